@@ -1,0 +1,45 @@
+"""The Plan on disk: `verl-wizard.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from wizard import __version__
+from wizard.plan import Plan, PlanError
+
+FILE_NAME = "verl-wizard.yaml"
+
+
+def plan_to_yaml(plan: Plan) -> str:
+    """Return the Plan as YAML; the same Plan gives the same bytes."""
+    head = f"# verl-wizard {__version__} Plan for verl {plan.target.verl_version}. Open it with: verl-wizard {FILE_NAME}\n"
+    return head + yaml.safe_dump(msgspec.to_builtins(plan), sort_keys=False, allow_unicode=True, width=120)
+
+
+def plan_from_mapping(data: Any) -> Plan:
+    """Return the Plan that a parsed YAML mapping holds.
+
+    Raises:
+        PlanError: a field is unknown or has a value it cannot have.
+    """
+    try:
+        return msgspec.convert(data, Plan)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"not a Plan: {error}") from error
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a Plan.
+
+    Raises:
+        PlanError: not YAML, or not a Plan; the message names the file.
+        OSError: the file cannot be read.
+    """
+    try:
+        return plan_from_mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, PlanError) as error:
+        raise PlanError(f"{path}: {error}") from error
