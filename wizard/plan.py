@@ -182,6 +182,8 @@ class Plan:
     rollout: Rollout = Rollout()
     placement: Placement = Placement()
     trainer: Trainer = Trainer()
+    extra_overrides: tuple[tuple[str, Any], ...] = ()
+    """verl keys of an opened file that no field above holds, written out again as they are."""
 
     @property
     def world_size(self) -> int:
