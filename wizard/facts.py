@@ -52,6 +52,17 @@ class ModuleGroup:
     parameters: int
     own_parameters: int
     children: tuple[ModuleGroup, ...] = ()
+    reused_parameters: int = 0
+    """Elements this subtree holds that were first met outside it, such as a tied head's weight."""
+    has_weight: bool = False
+    """Whether the module has an attribute `weight`: verl's fsdp2 wraps `embed_tokens` and `lm_head` only then."""
+    bases: tuple[str, ...] = ()
+    """Base classes that matter to a wrap policy: torch's containers and `Embedding`, and classes also in the model."""
+
+    @property
+    def numel(self) -> int:
+        """Elements `sum(p.numel() for p in module.parameters())` gives for one of the siblings."""
+        return self.parameters + self.reused_parameters
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class Architecture:
     active_parameters: int
     """Parameters one token passes through; equal to `parameters` without mixture of experts."""
     tied_embeddings: bool
+    """The config's own `tie_word_embeddings`, which is what verl decides by."""
     num_layers: int
     hidden_size: int
     intermediate_size: int
