@@ -41,8 +41,8 @@ def is_embedding(group: ModuleGroup) -> bool:
 
 
 def is_block_like(group: ModuleGroup) -> bool:
-    """Return whether the module could be a layer: no container, and at least two children own parameters."""
-    return not is_container(group) and sum(child.repeat for child in group.children if child.numel) >= 2
+    """Return whether the module could be a layer: no container, and at least two parts of it own parameters."""
+    return not is_container(group) and sum(part.repeat for part in _parts(group)) >= 2
 
 
 def detect_blocks(root: ModuleGroup) -> tuple[BlockGroup, ...]:
@@ -90,16 +90,26 @@ def _count(groups: list[ModuleGroup]) -> int:
 
 
 def _holds_layers(block: ModuleGroup, floor: float) -> bool:
-    """Return whether a block is a tower: somewhere in it, numbered siblings are layers themselves.
+    """Return whether a block is a tower: somewhere in it, numbered siblings of one class are layers themselves.
 
     A mixture-of-experts layer also holds numbered blocks, but an expert's own children are leaves, while a
-    layer's attention or mixer has parameterised children.
+    layer's attention or mixer has parameterised children. A T5 block numbers its sub-layers, each of its own class.
     """
-    numbered = [child for child in block.children if child.repeat >= 2 or _NUMBERED.search(child.name)]
-    layers = [child for child in numbered if is_block_like(child) and any(_is_deep(part) for part in child.children)]
-    if _count(layers) >= 2 and sum(layer.numel * layer.repeat for layer in layers) * block.repeat >= floor:
-        return True
+    by_class: dict[str, list[ModuleGroup]] = defaultdict(list)
+    for child in block.children:
+        if child.repeat >= 2 or _NUMBERED.search(child.name):
+            by_class[child.class_name].append(child)
+    for siblings in by_class.values():
+        layers = [child for child in siblings if is_block_like(child) and any(map(_is_deep, _parts(child)))]
+        if _count(layers) >= 2 and sum(layer.numel * layer.repeat for layer in layers) * block.repeat >= floor:
+            return True
     return any(_holds_layers(child, floor) for child in block.children)
+
+
+def _parts(group: ModuleGroup) -> list[ModuleGroup]:
+    """Return the children that hold parameters, a lone container told by its members, as in a T5 block."""
+    children = [child for child in group.children if child.numel]
+    return _parts(children[0]) if len(children) == 1 and is_container(children[0]) else children
 
 
 def _is_deep(group: ModuleGroup) -> bool:

@@ -9,10 +9,15 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from wizard.facts import ModuleGroup
 
-CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict, nn.MultiheadAttention, nn.Embedding)
+POLICY_BASES: tuple[type, ...] = (
+    *(nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.Embedding),
+    # torch's size policy keeps the former whole; FSDP1 with mixed precision wraps the latter each on its own.
+    *(nn.MultiheadAttention, _BatchNorm),
+)
 _DIGITS = re.compile(r"\d+")
 
 
@@ -89,7 +94,7 @@ class _TreeBuilder:
 
 
 def _bases(cls: type, present: dict[type, None]) -> tuple[str, ...]:
-    return tuple(base.__name__ for base in cls.__mro__[1:] if base in present or base in CONTAINERS)
+    return tuple(base.__name__ for base in cls.__mro__[1:] if base in present or base in POLICY_BASES)
 
 
 def _collapse(children: Iterator[ModuleGroup]) -> tuple[ModuleGroup, ...]:
