@@ -1,0 +1,187 @@
+"""FSDP1's allocations in the order it makes them: torch 2.11–2.13 `distributed/fsdp/_runtime_utils.py`, `_flat_param.py`.
+
+A unit is one flat parameter, gathered without a second copy. Autograd gathers a unit's gradients into a flat bf16
+tensor, which stays alive beside its fp32 cast until the reduce-scatter is issued. The root (embedding, head, norm)
+stays gathered from forward to the end of backward. With one rank torch switches to NO_SHARD.
+"""
+
+from __future__ import annotations
+
+from wizard.memory.ledger import Ledger
+from wizard.memory.settings import Step
+from wizard.memory.shapes import Block, ModelShape
+from wizard.memory.units import steps
+
+
+class Fsdp1:
+    """Forward and backward of one micro-batch after another, written into a ledger."""
+
+    def __init__(self, shape: ModelShape, step: Step, ledger: Ledger) -> None:
+        self.shape, self.step, self.ledger = shape, step, ledger
+        self.accumulated = 0.0
+        """Bytes of unsharded gradients that no_sync keeps."""
+        self.root = shape.root_parameters + shape.embedding_parameters + shape.head_parameters
+        self.sharding = step.ranks > 1
+        self.root_gathered = False
+
+    def forward(self, *, train: bool) -> None:
+        """Run the model to the logits, which stay held with what backward needs."""
+        shape, step, ledger = self.shape, self.step, self.ledger
+        hidden = step.compute_bytes * shape.hidden * step.tokens
+        if not self.root_gathered:
+            self._gather(self.root, "root gathered")
+            self.root_gathered = True
+        ledger.hold("activations", hidden, "embedding")
+        for index, block in enumerate(shape.blocks):
+            for count in steps(block.repeat):
+                self._block_forward(block, f"block {index} forward", train=train)
+                ledger.hold("activations", (count - 1) * self._kept(block) if train else 0.0)
+        ledger.hold("activations", self._norm_bytes(), "final norm")
+        ledger.hold("logits", self._logits(), "head forward")
+        if not train:
+            ledger.drop("activations", self._norm_bytes() + hidden)
+        if not self.sharding:
+            self._free_root()
+
+    def backward(self, *, sync: bool, first: bool) -> None:
+        """Run from the gradient of the logits to the input.
+
+        Args:
+            sync: gradients are reduced in this micro-batch.
+            first: no gradient exists yet.
+        """
+        shape, step, ledger = self.shape, self.step, self.ledger
+        hidden = step.compute_bytes * shape.hidden * step.tokens
+        ends = shape.embedding_parameters if shape.tied else shape.head_parameters
+        head_grad = self._weight(ends) if shape.trainable_ends else 0.0
+        if not self.root_gathered:
+            self._gather(self.root, "root gathered again")
+            self.root_gathered = True
+        prefetched = shape.blocks[-1].parameters if shape.blocks else 0
+        ledger.hold("unsharded", self._weight(prefetched))
+        ledger.hold("gradients", head_grad)
+        ledger.hold("activations", hidden, "head backward")
+        ledger.drop("logits", self._logits())
+        ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
+        ledger.drop("activations", self._norm_bytes())
+        for index in range(len(shape.blocks) - 1, -1, -1):
+            block = shape.blocks[index]
+            counts = list(steps(block.repeat))
+            for position, count in enumerate(reversed(counts)):
+                last = position == len(counts) - 1
+                before = block if not last else (shape.blocks[index - 1] if index else None)
+                self._block_backward(block, before, f"block {index}", sync=sync, first=first)
+                if count > 1:
+                    self._book(block, count - 1, sync=sync, first=first)
+        trainable = self.root if shape.trainable_ends else 0
+        embedding_grad = self._weight(shape.embedding_parameters) if shape.trainable_ends else 0.0
+        if shape.tied:
+            ledger.touch("embedding backward", gradients=embedding_grad)
+        else:
+            ledger.hold("gradients", embedding_grad, "embedding backward")
+            head_grad += embedding_grad
+        ledger.drop("activations", 2 * hidden)
+        self._reduce(self.root, trainable, "root", head_grad, sync=sync, first=first)
+
+    def _block_forward(self, block: Block, at: str, *, train: bool) -> None:
+        tokens, ledger = self.step.tokens, self.ledger
+        self._gather(block.parameters, at)
+        if train and not self.step.gradient_checkpointing:
+            ledger.hold("activations", block.saved_bytes_per_token * tokens)
+            ledger.touch(at, activations=block.kept_forward_bytes_per_token * tokens)
+            ledger.drop("activations", block.saved_bytes_per_token * tokens)
+        else:
+            ledger.touch(at, activations=block.forward_bytes_per_token * tokens)
+        if train:
+            ledger.hold("activations", self._kept(block))
+        ledger.drop("unsharded", self._weight(block.parameters))
+
+    def _block_backward(self, block: Block, before: Block | None, name: str, *, sync: bool, first: bool) -> None:
+        step, ledger = self.step, self.ledger
+        if before is not None:
+            self._gather(before.parameters, f"{name} prefetch")
+        recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
+        for moment in block.backward:
+            grads = moment.constant_bytes * (block.trainable / max(1, block.parameters))
+            size = moment.bytes_per_token * step.tokens - recomputed
+            ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
+        ledger.drop("activations", self._kept(block))
+        grads = self._weight(block.trainable)
+        ledger.hold("gradients", grads)
+        self._reduce(block.parameters, block.trainable, name, grads, sync=sync, first=first)
+
+    def _book(self, block: Block, count: int, *, sync: bool, first: bool) -> None:
+        """Account for `count` further equal blocks whose backward looked like the last one's."""
+        self.ledger.drop("activations", count * self._kept(block))
+        if sync:
+            self._release_accumulated(count * block.trainable)
+            self._shard_gradient(count * block.trainable, first=first)
+        elif first:
+            self._accumulate(count * block.trainable)
+
+    def _reduce(
+        self, parameters: float, trainable: float, name: str, grads: float, *, sync: bool, first: bool
+    ) -> None:
+        """Post-backward of a unit whose separate gradients, `grads` bytes, are held."""
+        step, ledger = self.step, self.ledger
+        flat = self._weight(trainable)
+        ledger.hold("gradients", flat, f"{name} gradients made flat")
+        ledger.drop("gradients", grads)
+        # An accumulated flat gradient is added to in place.
+        if self.accumulated and not first:
+            ledger.drop("gradients", flat)
+        if name != "root":
+            ledger.drop("unsharded", self._weight(parameters))
+        elif sync or not self.sharding:
+            self._free_root()
+        if not sync:
+            if first:
+                self.accumulated += flat
+            return
+        cast = step.reduce_bytes * trainable if step.reduce_bytes != step.compute_bytes else 0.0
+        shard = step.reduce_bytes * trainable / step.ranks if self.sharding else 0.0
+        ledger.touch(f"{name} reduce-scatter", unsharded=cast, gradients=shard)
+        if self.accumulated and not first:
+            self._release_accumulated(trainable)
+        else:
+            ledger.drop("gradients", flat)
+        self._shard_gradient(trainable, first=first)
+
+    def _accumulate(self, elements: float) -> None:
+        self.accumulated += self._weight(elements)
+        self.ledger.hold("gradients", self._weight(elements))
+
+    def _release_accumulated(self, elements: float) -> None:
+        size = min(self.accumulated, self._weight(elements))
+        self.accumulated -= size
+        self.ledger.drop("gradients", size)
+
+    def _shard_gradient(self, elements: float, *, first: bool) -> None:
+        if first or self.step.no_sync:
+            self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks)
+
+    def _gather(self, parameters: float, at: str) -> None:
+        step = self.step
+        self.ledger.hold("unsharded", self._weight(parameters))
+        self.ledger.touch(at, unsharded=self._weight(parameters) / step.ranks if self.sharding else 0.0)
+
+    def _free_root(self) -> None:
+        self.root_gathered = False
+        self.ledger.drop("unsharded", self._weight(self.root))
+
+    def _weight(self, parameters: float) -> float:
+        return float(self.step.compute_bytes * parameters)
+
+    def _kept(self, block: Block) -> float:
+        """Bytes one block keeps between forward and backward."""
+        step = self.step
+        if not step.gradient_checkpointing:
+            return block.saved_bytes_per_token * step.tokens
+        return 0.0 if step.activation_offload else float(step.compute_bytes * self.shape.hidden * step.tokens)
+
+    def _norm_bytes(self) -> float:
+        return (4.0 + 2 * self.step.compute_bytes) * self.shape.hidden * self.step.tokens
+
+    def _logits(self) -> float:
+        width = self.shape.output_size or self.shape.vocab
+        return 0.0 if self.step.loss == "fused" else float(self.step.compute_bytes * width * self.step.tokens)

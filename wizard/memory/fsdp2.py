@@ -1,0 +1,244 @@
+"""FSDP2's allocations in the order it makes them: torch 2.11–2.13 `distributed/fsdp/_fully_shard/_fsdp_param_group.py`.
+
+A unit is gathered into one flat buffer and copied out into its parameters. In forward the flat buffer lives until the
+next unit has been gathered; in backward it is freed after the copy-out and the unit before is gathered at once.
+Gradients are copied into a fp32 reduce-scatter input, which lives until the next unit's post-backward.
+"""
+
+from __future__ import annotations
+
+from wizard.memory.ledger import Ledger
+from wizard.memory.settings import Step
+from wizard.memory.shapes import Block, ModelShape
+from wizard.memory.units import steps
+
+
+class Fsdp2:
+    """Forward and backward of one micro-batch after another, written into a ledger."""
+
+    def __init__(self, shape: ModelShape, step: Step, ledger: Ledger) -> None:
+        self.shape, self.step, self.ledger = shape, step, ledger
+        self.flat = 0.0
+        """Bytes of the flat buffer that the last gather left."""
+        self.reducing = 0.0
+        """Bytes of the reduce-scatter input in flight."""
+        self.accumulated = 0.0
+        """Bytes of unsharded gradients that no_sync keeps."""
+        self.sharded = 0.0
+        """Bytes of sharded gradients."""
+        self.root = shape.root_parameters + (shape.embedding_parameters if shape.tied else 0)
+
+    def forward(self, *, train: bool) -> None:
+        """Run the model to the logits, which stay held with what backward needs."""
+        shape, step, ledger = self.shape, self.step, self.ledger
+        hidden = step.compute_bytes * shape.hidden * step.tokens
+        self._gather(self.root, "root gathered")
+        if not shape.tied:
+            self._gather(shape.embedding_parameters, "embedding gathered")
+        ledger.hold("activations", hidden, "embedding")
+        if not shape.tied:
+            self._reshard(shape.embedding_parameters)
+        for index, block in enumerate(shape.blocks):
+            for count in steps(block.repeat):
+                self._block_forward(block, f"block {index} forward", train=train)
+                ledger.hold("activations", (count - 1) * self._kept(block) if train else 0.0)
+        ledger.hold("activations", self._norm_bytes(), "final norm")
+        if not shape.tied:
+            self._gather(shape.head_parameters, "head gathered")
+        ledger.hold("logits", self._logits(), "head forward")
+        if not train:
+            ledger.drop("activations", self._norm_bytes() + hidden)
+        if not shape.tied:
+            self._reshard(shape.head_parameters)
+        self._reshard(self.root)
+        self._free_flat()
+
+    def backward(self, *, sync: bool, first: bool) -> None:
+        """Run from the gradient of the logits to the input.
+
+        Args:
+            sync: gradients are reduced in this micro-batch.
+            first: no gradient exists yet.
+        """
+        shape, step, ledger = self.shape, self.step, self.ledger
+        hidden = step.compute_bytes * shape.hidden * step.tokens
+        self._gather_backward(self.root, "root gathered again")
+        if not shape.tied:
+            self._gather_backward(shape.head_parameters, "head gathered again")
+        self._prefetch(self._last_block())
+        weight_grad = self._gradient(shape.embedding_parameters if shape.tied else shape.head_parameters)
+        ledger.hold("gradients", weight_grad)
+        ledger.hold("activations", hidden, "head backward")
+        ledger.drop("logits", self._logits())
+        if not shape.tied:
+            self._reduce(shape.head_parameters, self._trainable_end(shape.head_parameters), "head", sync=sync, first=first)
+        ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
+        ledger.drop("activations", self._norm_bytes())
+        for index in range(len(shape.blocks) - 1, -1, -1):
+            block = shape.blocks[index]
+            counts = list(steps(block.repeat))
+            for position, count in enumerate(reversed(counts)):
+                last = position == len(counts) - 1
+                before = block if not last else (shape.blocks[index - 1] if index else None)
+                self._block_backward(block, before, f"block {index}", sync=sync, first=first)
+                if count > 1:
+                    self._book(block, count - 1, sync=sync, first=first)
+        if not shape.tied:
+            ledger.hold("unsharded", self._weight(shape.embedding_parameters), "embedding gathered again")
+            self._free_flat()
+            ledger.hold("gradients", self._gradient(self._trainable_end(shape.embedding_parameters)), "embedding backward")
+            ledger.drop("activations", 2 * hidden)
+            trainable = self._trainable_end(shape.embedding_parameters)
+            self._reduce(shape.embedding_parameters, trainable, "embedding", sync=sync, first=first)
+            self._reduce(self.root, self._trainable_end(self.root), "root", sync=sync, first=first, held=0.0)
+        else:
+            # Embedding and head give a gradient each to the one weight: autograd adds them into a third tensor.
+            ledger.touch("embedding backward", gradients=self._gradient(self._trainable_end(shape.embedding_parameters)))
+            ledger.drop("activations", 2 * hidden)
+            self._reduce(self.root, self._trainable_end(self.root), "root", sync=sync, first=first, held=weight_grad)
+        ledger.drop("unsharded", self.reducing)
+        self.reducing = 0.0
+
+    def _block_forward(self, block: Block, at: str, *, train: bool) -> None:
+        tokens, ledger = self.step.tokens, self.ledger
+        self._gather(block.parameters, at)
+        if train and not self.step.gradient_checkpointing:
+            ledger.hold("activations", block.saved_bytes_per_token * tokens)
+            ledger.touch(at, activations=block.kept_forward_bytes_per_token * tokens)
+            ledger.drop("activations", block.saved_bytes_per_token * tokens)
+        else:
+            ledger.touch(at, activations=block.forward_bytes_per_token * tokens)
+        if train:
+            ledger.hold("activations", self._kept(block))
+        self._reshard(block.parameters)
+
+    def _block_backward(self, block: Block, before: Block | None, name: str, *, sync: bool, first: bool) -> None:
+        step, ledger = self.step, self.ledger
+        ledger.hold("unsharded", self._weight(block.parameters), f"{name} gathered again")
+        self._free_flat()
+        self._prefetch(self._ends(before))
+        recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
+        for moment in block.backward:
+            size = moment.bytes_per_token * step.tokens - recomputed
+            grads = moment.constant_bytes * (block.trainable / max(1, block.parameters))
+            ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
+        ledger.drop("activations", self._kept(block))
+        ledger.hold("gradients", self._gradient(block.trainable), f"{name} gradients")
+        self._reduce(block.parameters, block.trainable, name, sync=sync, first=first)
+
+    def _book(self, block: Block, count: int, *, sync: bool, first: bool) -> None:
+        """Account for `count` further equal blocks whose backward looked like the last one's."""
+        self.ledger.drop("activations", count * self._kept(block))
+        if sync:
+            self._release_accumulated(count * block.trainable)
+            self._shard_gradient(count * block.trainable, first=first)
+        elif first:
+            self._accumulate(count * block.trainable)
+
+    def _reduce(
+        self, parameters: float, trainable: float, name: str, *, sync: bool, first: bool, held: float | None = None
+    ) -> None:
+        """Post-backward of a unit whose gradients (`held` bytes, by default bf16 of all trainable) are held."""
+        step, ledger = self.step, self.ledger
+        grads = self._gradient(trainable) if held is None else held
+        reduce_bytes = step.reduce_bytes * trainable
+        ledger.drop("unsharded", self._weight(parameters))
+        if not sync:
+            widened = step.reduce_bytes > step.compute_bytes
+            if first and widened:
+                self._accumulate(trainable)
+                ledger.touch(f"{name} gradient kept in fp32")
+            elif first:
+                self.accumulated += grads
+                ledger.hold("gradients", grads)
+            ledger.drop("gradients", grads)
+            return
+        accumulated = min(self.accumulated, float(reduce_bytes))
+        if accumulated:
+            ledger.drop("gradients", grads)
+            grads = 0.0
+        ledger.drop("unsharded", self.reducing)
+        self.reducing = float(reduce_bytes)
+        ledger.hold("unsharded", reduce_bytes, f"{name} reduce-scatter input")
+        ledger.drop("gradients", grads)
+        self._release_accumulated(trainable)
+        ledger.touch(f"{name} reduce-scatter", gradients=reduce_bytes / step.ranks)
+        if step.reduce_bytes != step.master_bytes:
+            ledger.touch(f"{name} gradient cast", gradients=(step.reduce_bytes + step.master_bytes) * trainable / step.ranks)
+        self._shard_gradient(trainable, first=first)
+
+    def _accumulate(self, elements: float) -> None:
+        self.accumulated += self.step.reduce_bytes * elements
+        self.ledger.hold("gradients", self.step.reduce_bytes * elements)
+
+    def _release_accumulated(self, elements: float) -> None:
+        size = min(self.accumulated, self.step.reduce_bytes * elements)
+        self.accumulated -= size
+        self.ledger.drop("gradients", size)
+
+    def _shard_gradient(self, elements: float, *, first: bool) -> None:
+        if first and not self.step.offload_policy:
+            self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks)
+
+    def _gather(self, parameters: float, at: str) -> None:
+        """Forward: the flat buffer before is freed once this one is gathered, then the copy-out is allocated."""
+        if not parameters:
+            return
+        step, flat = self.step, self._flat(parameters)
+        staged = step.compute_bytes * parameters / step.ranks if step.ranks > 1 else 0.0
+        self.ledger.hold("unsharded", flat)
+        self.ledger.touch(at, unsharded=staged)
+        self._free_flat()
+        self.flat = flat
+        self.ledger.hold("unsharded", self._weight(parameters), at)
+
+    def _gather_backward(self, parameters: float, at: str) -> None:
+        if parameters:
+            flat = self._flat(parameters)
+            self.ledger.hold("unsharded", flat + self._weight(parameters), at)
+            self.ledger.drop("unsharded", flat)
+
+    def _prefetch(self, parameters: float) -> None:
+        self.flat = self._flat(parameters)
+        self.ledger.hold("unsharded", self.flat)
+
+    def _reshard(self, parameters: float) -> None:
+        self.ledger.drop("unsharded", self._weight(parameters))
+
+    def _free_flat(self) -> None:
+        self.ledger.drop("unsharded", self.flat)
+        self.flat = 0.0
+
+    def _flat(self, parameters: float) -> float:
+        return float(self.step.compute_bytes * parameters) if self.step.ranks > 1 else 0.0
+
+    def _weight(self, parameters: float) -> float:
+        return float(self.step.compute_bytes * parameters)
+
+    def _gradient(self, parameters: float) -> float:
+        return float(self.step.compute_bytes * parameters)
+
+    def _trainable_end(self, parameters: float) -> float:
+        return parameters if self.shape.trainable_ends else 0
+
+    def _kept(self, block: Block) -> float:
+        """Bytes one block keeps between forward and backward."""
+        step = self.step
+        if not step.gradient_checkpointing:
+            return block.saved_bytes_per_token * step.tokens
+        return 0.0 if step.activation_offload else float(step.compute_bytes * self.shape.hidden * step.tokens)
+
+    def _norm_bytes(self) -> float:
+        return (4.0 + 2 * self.step.compute_bytes) * self.shape.hidden * self.step.tokens
+
+    def _logits(self) -> float:
+        width = self.shape.output_size or self.shape.vocab
+        return 0.0 if self.step.loss == "fused" else float(self.step.compute_bytes * width * self.step.tokens)
+
+    def _last_block(self) -> float:
+        return self._ends(self.shape.blocks[-1] if self.shape.blocks else None)
+
+    def _ends(self, before: Block | None) -> float:
+        if before is not None:
+            return float(before.parameters)
+        return 0.0 if self.shape.tied else float(self.shape.embedding_parameters)
