@@ -1,0 +1,12 @@
+"""The known causes, in the order in which they are tried: the specific before the general."""
+
+from wizard.diagnosis.causes import cluster, configuration, environment, memory, model, numerics
+
+CAUSES = (
+    *memory.CAUSES,
+    *configuration.CAUSES,
+    *model.CAUSES,
+    *numerics.CAUSES,
+    *environment.CAUSES,
+    *cluster.CAUSES,
+)
