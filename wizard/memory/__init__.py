@@ -1,0 +1,36 @@
+"""What a Plan will take of GPU and host memory, phase by phase, without torch."""
+
+from __future__ import annotations
+
+from wizard.memory.host import host_memory
+from wizard.memory.predict import phases_of
+from wizard.memory.prediction import PhasePeak, Prediction, PredictionError
+from wizard.memory.remedies import remedies, token_budget
+from wizard.model.units import NoUnits
+from wizard.plan import Plan
+
+__all__ = ["PhasePeak", "Prediction", "PredictionError", "predict"]
+
+
+def predict(plan: Plan) -> Prediction:
+    """Return the peaks of one GPU and the host memory of one node for a training step of `plan`.
+
+    Raises:
+        PredictionError: the model has not been inspected, or verl would stop while it wraps it.
+    """
+    try:
+        phases = phases_of(plan)
+        budget = token_budget(plan)
+        host = host_memory(plan)
+        fixes = remedies(plan, phases, budget)
+    except NoUnits as error:
+        raise PredictionError(str(error)) from error
+    return Prediction(
+        phases=phases,
+        host_bytes_per_node=sum(host.values()),
+        host_breakdown=host,
+        gpu_memory_bytes=plan.machine.gpu_memory_bytes,
+        host_memory_bytes=plan.machine.host_memory_bytes,
+        largest_token_budget=budget,
+        remedies=fixes,
+    )

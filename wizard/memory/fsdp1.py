@@ -1,4 +1,4 @@
-"""FSDP1's allocations in the order it makes them: torch 2.11–2.13 `distributed/fsdp/_runtime_utils.py`, `_flat_param.py`.
+"""FSDP1's allocations in the order it makes them: torch 2.11–2.13 `distributed/fsdp/_runtime_utils.py`.
 
 A unit is one flat parameter, gathered without a second copy. Autograd gathers a unit's gradients into a flat bf16
 tensor, which stays alive beside its fp32 cast until the reduce-scatter is issued. The root (embedding, head, norm)
@@ -8,6 +8,7 @@ stays gathered from forward to the end of backward. With one rank torch switches
 from __future__ import annotations
 
 from wizard.memory.ledger import Ledger
+from wizard.memory.losses import logits_bytes
 from wizard.memory.settings import Step
 from wizard.memory.shapes import Block, ModelShape
 from wizard.memory.units import steps
@@ -20,7 +21,11 @@ class Fsdp1:
         self.shape, self.step, self.ledger = shape, step, ledger
         self.accumulated = 0.0
         """Bytes of unsharded gradients that no_sync keeps."""
-        self.root = shape.root_parameters + shape.embedding_parameters + shape.head_parameters
+        self.waiting = 0.0
+        """Bytes of gradients that wait for the root's post-backward."""
+        self.root = shape.parameters - sum(block.parameters * block.repeat for block in shape.blocks)
+        wrapped = sum(block.trainable * block.repeat for block in shape.blocks if block.wrapped)
+        self.root_trainable = shape.trainable - wrapped
         self.sharding = step.ranks > 1
         self.root_gathered = False
 
@@ -52,14 +57,13 @@ class Fsdp1:
         """
         shape, step, ledger = self.shape, self.step, self.ledger
         hidden = step.compute_bytes * shape.hidden * step.tokens
-        ends = shape.embedding_parameters if shape.tied else shape.head_parameters
-        head_grad = self._weight(ends) if shape.trainable_ends else 0.0
         if not self.root_gathered:
             self._gather(self.root, "root gathered again")
             self.root_gathered = True
         prefetched = shape.blocks[-1].parameters if shape.blocks else 0
         ledger.hold("unsharded", self._weight(prefetched))
-        ledger.hold("gradients", head_grad)
+        if shape.trainable_ends:
+            self._wait(shape.embedding_parameters if shape.tied else shape.head_parameters)
         ledger.hold("activations", hidden, "head backward")
         ledger.drop("logits", self._logits())
         ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
@@ -73,15 +77,15 @@ class Fsdp1:
                 self._block_backward(block, before, f"block {index}", sync=sync, first=first)
                 if count > 1:
                     self._book(block, count - 1, sync=sync, first=first)
-        trainable = self.root if shape.trainable_ends else 0
-        embedding_grad = self._weight(shape.embedding_parameters) if shape.trainable_ends else 0.0
+        embedding = shape.embedding_parameters if shape.trainable_ends else 0
         if shape.tied:
-            ledger.touch("embedding backward", gradients=embedding_grad)
+            ledger.touch("embedding backward", gradients=self._weight(embedding))
         else:
-            ledger.hold("gradients", embedding_grad, "embedding backward")
-            head_grad += embedding_grad
+            self._wait(embedding)
+            ledger.touch("embedding backward")
         ledger.drop("activations", 2 * hidden)
-        self._reduce(self.root, trainable, "root", head_grad, sync=sync, first=first)
+        self._reduce(self.root, self.root_trainable, "root", self.waiting, sync=sync, first=first)
+        self.waiting = 0.0
 
     def _block_forward(self, block: Block, at: str, *, train: bool) -> None:
         tokens, ledger = self.step.tokens, self.ledger
@@ -102,18 +106,23 @@ class Fsdp1:
             self._gather(before.parameters, f"{name} prefetch")
         recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
         for moment in block.backward:
-            grads = moment.constant_bytes * (block.trainable / max(1, block.parameters))
+            grads = self._weight(moment.gradient_parameters) * block.trainable / max(1, block.parameters)
             size = moment.bytes_per_token * step.tokens - recomputed
             ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
         ledger.drop("activations", self._kept(block))
-        grads = self._weight(block.trainable)
-        ledger.hold("gradients", grads)
-        self._reduce(block.parameters, block.trainable, name, grads, sync=sync, first=first)
+        if block.wrapped:
+            grads = self._weight(block.trainable)
+            ledger.hold("gradients", grads)
+            self._reduce(block.parameters, block.trainable, name, grads, sync=sync, first=first)
+        else:
+            self._wait(block.trainable)
 
     def _book(self, block: Block, count: int, *, sync: bool, first: bool) -> None:
         """Account for `count` further equal blocks whose backward looked like the last one's."""
         self.ledger.drop("activations", count * self._kept(block))
-        if sync:
+        if not block.wrapped:
+            self._wait(count * block.trainable)
+        elif sync:
             self._release_accumulated(count * block.trainable)
             self._shard_gradient(count * block.trainable, first=first)
         elif first:
@@ -146,6 +155,11 @@ class Fsdp1:
         else:
             ledger.drop("gradients", flat)
         self._shard_gradient(trainable, first=first)
+
+    def _wait(self, elements: float) -> None:
+        """Hold bf16 gradients of parameters whose unit ends later."""
+        self.waiting += self._weight(elements)
+        self.ledger.hold("gradients", self._weight(elements))
 
     def _accumulate(self, elements: float) -> None:
         self.accumulated += self._weight(elements)
@@ -183,5 +197,4 @@ class Fsdp1:
         return (4.0 + 2 * self.step.compute_bytes) * self.shape.hidden * self.step.tokens
 
     def _logits(self) -> float:
-        width = self.shape.output_size or self.shape.vocab
-        return 0.0 if self.step.loss == "fused" else float(self.step.compute_bytes * width * self.step.tokens)
+        return logits_bytes(self.shape, self.step)

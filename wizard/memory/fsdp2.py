@@ -8,6 +8,7 @@ Gradients are copied into a fp32 reduce-scatter input, which lives until the nex
 from __future__ import annotations
 
 from wizard.memory.ledger import Ledger
+from wizard.memory.losses import logits_bytes
 from wizard.memory.settings import Step
 from wizard.memory.shapes import Block, ModelShape
 from wizard.memory.units import steps
@@ -24,31 +25,36 @@ class Fsdp2:
         """Bytes of the reduce-scatter input in flight."""
         self.accumulated = 0.0
         """Bytes of unsharded gradients that no_sync keeps."""
-        self.sharded = 0.0
-        """Bytes of sharded gradients."""
-        self.root = shape.root_parameters + (shape.embedding_parameters if shape.tied else 0)
+        self.waiting = 0.0
+        """Bytes of gradients that wait for the root's post-backward."""
+        self.root = shape.ends if shape.ends_in_root else shape.root_parameters
+        self.root_trainable = self.root if shape.trainable_ends else 0
+        for block in shape.blocks:
+            if not block.wrapped:
+                self.root += block.weights * block.repeat
+                self.root_trainable += block.trainable * block.repeat
 
     def forward(self, *, train: bool) -> None:
         """Run the model to the logits, which stay held with what backward needs."""
         shape, step, ledger = self.shape, self.step, self.ledger
         hidden = step.compute_bytes * shape.hidden * step.tokens
         self._gather(self.root, "root gathered")
-        if not shape.tied:
+        if not shape.ends_in_root:
             self._gather(shape.embedding_parameters, "embedding gathered")
         ledger.hold("activations", hidden, "embedding")
-        if not shape.tied:
+        if not shape.ends_in_root:
             self._reshard(shape.embedding_parameters)
         for index, block in enumerate(shape.blocks):
             for count in steps(block.repeat):
                 self._block_forward(block, f"block {index} forward", train=train)
                 ledger.hold("activations", (count - 1) * self._kept(block) if train else 0.0)
         ledger.hold("activations", self._norm_bytes(), "final norm")
-        if not shape.tied:
+        if not shape.ends_in_root:
             self._gather(shape.head_parameters, "head gathered")
         ledger.hold("logits", self._logits(), "head forward")
         if not train:
             ledger.drop("activations", self._norm_bytes() + hidden)
-        if not shape.tied:
+        if not shape.ends_in_root:
             self._reshard(shape.head_parameters)
         self._reshard(self.root)
         self._free_flat()
@@ -63,15 +69,16 @@ class Fsdp2:
         shape, step, ledger = self.shape, self.step, self.ledger
         hidden = step.compute_bytes * shape.hidden * step.tokens
         self._gather_backward(self.root, "root gathered again")
-        if not shape.tied:
+        if not shape.ends_in_root:
             self._gather_backward(shape.head_parameters, "head gathered again")
         self._prefetch(self._last_block())
-        weight_grad = self._gradient(shape.embedding_parameters if shape.tied else shape.head_parameters)
-        ledger.hold("gradients", weight_grad)
+        self._wait(self._trainable_end(shape.embedding_parameters if shape.tied else shape.head_parameters))
         ledger.hold("activations", hidden, "head backward")
         ledger.drop("logits", self._logits())
-        if not shape.tied:
-            self._reduce(shape.head_parameters, self._trainable_end(shape.head_parameters), "head", sync=sync, first=first)
+        if not shape.ends_in_root:
+            head = self._trainable_end(shape.head_parameters)
+            self._reduce(shape.head_parameters, head, "head", sync=sync, first=first)
+            self.waiting = 0.0
         ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
         ledger.drop("activations", self._norm_bytes())
         for index in range(len(shape.blocks) - 1, -1, -1):
@@ -83,19 +90,23 @@ class Fsdp2:
                 self._block_backward(block, before, f"block {index}", sync=sync, first=first)
                 if count > 1:
                     self._book(block, count - 1, sync=sync, first=first)
-        if not shape.tied:
+        embedding = self._trainable_end(shape.embedding_parameters)
+        if not shape.ends_in_root:
             ledger.hold("unsharded", self._weight(shape.embedding_parameters), "embedding gathered again")
             self._free_flat()
-            ledger.hold("gradients", self._gradient(self._trainable_end(shape.embedding_parameters)), "embedding backward")
+            ledger.hold("gradients", self._weight(embedding), "embedding backward")
             ledger.drop("activations", 2 * hidden)
-            trainable = self._trainable_end(shape.embedding_parameters)
-            self._reduce(shape.embedding_parameters, trainable, "embedding", sync=sync, first=first)
-            self._reduce(self.root, self._trainable_end(self.root), "root", sync=sync, first=first, held=0.0)
+            self._reduce(shape.embedding_parameters, embedding, "embedding", sync=sync, first=first)
         else:
-            # Embedding and head give a gradient each to the one weight: autograd adds them into a third tensor.
-            ledger.touch("embedding backward", gradients=self._gradient(self._trainable_end(shape.embedding_parameters)))
+            if shape.tied:
+                # Embedding and head give a gradient each to the one weight: autograd adds them into a third tensor.
+                ledger.touch("embedding backward", gradients=self._weight(embedding))
+            else:
+                self._wait(embedding)
+                ledger.touch("embedding backward")
             ledger.drop("activations", 2 * hidden)
-            self._reduce(self.root, self._trainable_end(self.root), "root", sync=sync, first=first, held=weight_grad)
+        self._reduce(self.root, self.root_trainable, "root", sync=sync, first=first, held=self.waiting)
+        self.waiting = 0.0
         ledger.drop("unsharded", self.reducing)
         self.reducing = 0.0
 
@@ -120,16 +131,21 @@ class Fsdp2:
         recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
         for moment in block.backward:
             size = moment.bytes_per_token * step.tokens - recomputed
-            grads = moment.constant_bytes * (block.trainable / max(1, block.parameters))
+            grads = self._weight(moment.gradient_parameters) * block.trainable / max(1, block.parameters)
             ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
         ledger.drop("activations", self._kept(block))
-        ledger.hold("gradients", self._gradient(block.trainable), f"{name} gradients")
-        self._reduce(block.parameters, block.trainable, name, sync=sync, first=first)
+        if block.wrapped:
+            ledger.hold("gradients", self._weight(block.trainable), f"{name} gradients")
+            self._reduce(block.parameters, block.trainable, name, sync=sync, first=first)
+        else:
+            self._wait(block.trainable)
 
     def _book(self, block: Block, count: int, *, sync: bool, first: bool) -> None:
         """Account for `count` further equal blocks whose backward looked like the last one's."""
         self.ledger.drop("activations", count * self._kept(block))
-        if sync:
+        if not block.wrapped:
+            self._wait(count * block.trainable)
+        elif sync:
             self._release_accumulated(count * block.trainable)
             self._shard_gradient(count * block.trainable, first=first)
         elif first:
@@ -140,7 +156,7 @@ class Fsdp2:
     ) -> None:
         """Post-backward of a unit whose gradients (`held` bytes, by default bf16 of all trainable) are held."""
         step, ledger = self.step, self.ledger
-        grads = self._gradient(trainable) if held is None else held
+        grads = self._weight(trainable) if held is None else held
         reduce_bytes = step.reduce_bytes * trainable
         ledger.drop("unsharded", self._weight(parameters))
         if not sync:
@@ -164,8 +180,15 @@ class Fsdp2:
         self._release_accumulated(trainable)
         ledger.touch(f"{name} reduce-scatter", gradients=reduce_bytes / step.ranks)
         if step.reduce_bytes != step.master_bytes:
-            ledger.touch(f"{name} gradient cast", gradients=(step.reduce_bytes + step.master_bytes) * trainable / step.ranks)
+            cast_bytes = (step.reduce_bytes + step.master_bytes) * trainable / step.ranks
+            ledger.touch(f"{name} gradient cast", gradients=cast_bytes)
         self._shard_gradient(trainable, first=first)
+
+    def _wait(self, elements: float) -> None:
+        """Hold bf16 gradients of parameters whose unit ends later."""
+        size = self._weight(elements) if elements else 0.0
+        self.waiting += size
+        self.ledger.hold("gradients", size)
 
     def _accumulate(self, elements: float) -> None:
         self.accumulated += self.step.reduce_bytes * elements
@@ -213,9 +236,7 @@ class Fsdp2:
         return float(self.step.compute_bytes * parameters) if self.step.ranks > 1 else 0.0
 
     def _weight(self, parameters: float) -> float:
-        return float(self.step.compute_bytes * parameters)
-
-    def _gradient(self, parameters: float) -> float:
+        """Bytes of gathered parameters, or of their gradients, in compute dtype."""
         return float(self.step.compute_bytes * parameters)
 
     def _trainable_end(self, parameters: float) -> float:
@@ -232,8 +253,7 @@ class Fsdp2:
         return (4.0 + 2 * self.step.compute_bytes) * self.shape.hidden * self.step.tokens
 
     def _logits(self) -> float:
-        width = self.shape.output_size or self.shape.vocab
-        return 0.0 if self.step.loss == "fused" else float(self.step.compute_bytes * width * self.step.tokens)
+        return logits_bytes(self.shape, self.step)
 
     def _last_block(self) -> float:
         return self._ends(self.shape.blocks[-1] if self.shape.blocks else None)
@@ -241,4 +261,4 @@ class Fsdp2:
     def _ends(self, before: Block | None) -> float:
         if before is not None:
             return float(before.parameters)
-        return 0.0 if self.shape.tied else float(self.shape.embedding_parameters)
+        return 0.0 if self.shape.ends_in_root else float(self.shape.embedding_parameters)

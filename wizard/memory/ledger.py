@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CAUSES = ("parameters", "optimizer", "gradients", "unsharded", "activations", "logits", "rollout", "workspace")
-"""Causes in the order a stacked bar draws them. `unsharded` holds gathered FSDP units and collective buffers,
-`rollout` what the inference engine takes."""
+CAUSES = (
+    *("parameters", "optimizer", "gradients", "unsharded", "activations", "logits"),
+    *("rollout_weights", "kv_cache", "workspace"),
+)
+"""Causes in the order a stacked bar draws them. `unsharded` holds gathered FSDP units and collective buffers."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Ledger:
         self.held: dict[str, float] = dict.fromkeys(CAUSES, 0.0)
         self.total = 0.0
         self.peaks: dict[str, Peak] = {}
+        self.highest_unsharded = 0.0
+        """Most bytes `unsharded` held at once, over all stages."""
+        self.highest_rest = 0.0
+        """Most bytes everything else held at once."""
         self._stage = ""
         self._highest = -1.0
 
@@ -52,6 +58,9 @@ class Ledger:
     def touch(self, at: str, **momentary_bytes: float) -> None:
         """Consider the present state, with `momentary_bytes` by cause on top, as the peak."""
         total = self.total + sum(momentary_bytes.values())
+        unsharded = self.held["unsharded"] + momentary_bytes.get("unsharded", 0.0)
+        self.highest_unsharded = max(self.highest_unsharded, unsharded)
+        self.highest_rest = max(self.highest_rest, total - unsharded)
         if total <= self._highest:
             return
         self._highest = total

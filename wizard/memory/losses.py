@@ -14,13 +14,23 @@ CHUNK_ROWS = 2048
 """Rows of one chunk: verl's `entropy_from_logits_chunk_size`."""
 
 
+FUSED_CHUNK_ROWS = 512
+"""Rows of one chunk of verl's fused linear: `utils/experimental/torch_functional.py` FusedLinearForPPO."""
+
+
+def logits_bytes(shape: ModelShape, step: Step) -> float:
+    """Return the bytes of one micro-batch's logits; fused kernels never hold them."""
+    return 0.0 if step.loss == "fused" else float(step.compute_bytes * shape.head_width * step.tokens)
+
+
 class Loss:
     """Forward and backward of the loss of one micro-batch, written into a ledger."""
 
     def __init__(self, shape: ModelShape, step: Step) -> None:
         self.step = step
-        rows, width = step.tokens, shape.output_size or shape.vocab
-        self.logits = 0.0 if step.loss == "fused" else float(step.compute_bytes * width * rows)
+        rows, width = step.tokens, shape.head_width
+        self.width = width
+        self.logits = logits_bytes(shape, step)
         self.fp32 = 0.0 if step.loss == "fused" else float(FP32 * width * rows)
         self.cast = self.fp32 if step.compute_bytes < FP32 else 0.0
         self.chunk = float(FP32 * width * min(rows, CHUNK_ROWS))
@@ -30,6 +40,9 @@ class Loss:
     def forward(self, ledger: Ledger, *, train: bool) -> None:
         """Go from held logits to log-probabilities (and entropy); what autograd keeps stays held."""
         step = self.step
+        if step.loss in ("fused", "value"):
+            ledger.touch("fused loss chunk", logits=self._fused_chunk(3))
+            return
         if step.scaled_logits:
             ledger.touch("logits / temperature", logits=self.logits)
         self._entropy_forward(ledger, train=train)
@@ -45,6 +58,9 @@ class Loss:
     def backward(self, ledger: Ledger) -> None:
         """Go from the loss to the gradient of the logits, which is all that stays held."""
         step, entropy = self.step, self.step.entropy != "none"
+        if step.loss in ("fused", "value"):
+            ledger.touch("fused loss chunk backward", logits=self._fused_chunk(4))
+            return
         if step.loss == "ce32":
             if not entropy:
                 ledger.drop("logits", self.logits)
@@ -67,6 +83,11 @@ class Loss:
             self._entropy_backward(ledger)
             ledger.drop("logits", self.logits)
         self._release(ledger, self.kept)
+
+    def _fused_chunk(self, copies: int) -> float:
+        """Bytes of fp32 logits of one chunk; a critic has none."""
+        rows = min(self.step.tokens, FUSED_CHUNK_ROWS)
+        return copies * float(FP32 * self.width * rows) if self.step.loss == "fused" else 0.0
 
     def _keep(self, ledger: Ledger, size_bytes: float, at: str) -> None:
         self.kept += size_bytes

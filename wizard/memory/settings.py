@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LossPath = Literal["flash", "v2", "ce32", "fused"]
+LossPath = Literal["flash", "v2", "ce32", "fused", "value"]
 """How log-probabilities come from logits: flash-attn's Triton cross entropy, verl's row loop without flash-attn
-(`logprobs_from_logits_v2`), a plain fp32 cross entropy, or fused kernels that never hold the logits."""
+(`logprobs_from_logits_v2`), a plain fp32 cross entropy, fused kernels that never
+hold the logits, or a critic's value loss."""
 EntropyPath = Literal["none", "eager", "compiled", "chunked"]
 
 CUBLAS_WORKSPACE_BYTES = 32 * 2**20
@@ -41,5 +42,7 @@ class Step:
     """Temperature other than 1: verl divides the logits into a new tensor."""
     loss_chunk_rows: int = 0
     """Rows a Python imitation of flash-attn's kernel handles at once; 0 is the kernel itself, without temporaries."""
+    mask_bytes_per_token: float = 0.0
+    """Bytes per token of an attention mask that all layers share; it grows with the tokens."""
     workspace_bytes: int = 2 * CUBLAS_WORKSPACE_BYTES
     log_prob_optimizer_resident: bool = True

@@ -1,7 +1,7 @@
 """Sizes that the replay needs, in elements and bytes per token: what a model weighs and what a block keeps.
 
-Byte counts follow transformers 5 (`models/qwen2/modeling_qwen2.py` and its copies) under bf16 autocast: a tensor
-is counted when autograd keeps it, or while it is alive at a moment that can be the peak.
+Byte counts follow transformers 5 (`models/qwen2/modeling_qwen2.py` and its copies, `integrations/moe.py`) under bf16
+autocast: a tensor is counted when autograd keeps it, or while it is alive at a moment that can be the peak.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ FP32 = 4
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment of a block's backward that can be the peak, counted from the block's recomputed state."""
+    """One moment of a block's backward that can be the peak, counted from the state before its recomputation."""
 
     label: str
     bytes_per_token: float
-    constant_bytes: float = 0.0
+    gradient_parameters: float = 0.0
+    """Elements of the block whose gradients exist at that moment."""
 
 
 @dataclass(frozen=True)
 class Block:
     """One repeated block (decoder layer) and what it costs. Parameters are elements of one block."""
 
-    parameters: int
+    weights: int
+    """Elements it holds."""
+    trainable: int
+    """Those that get gradients."""
     repeat: int
+    wrapped: bool
+    """Whether it is an FSDP unit; otherwise it is part of the root unit."""
     saved_bytes_per_token: float
     """Kept for backward without checkpointing."""
     forward_bytes_per_token: float
@@ -33,90 +39,159 @@ class Block:
     kept_forward_bytes_per_token: float
     """Alive on top of `saved_bytes_per_token` at the end of a forward that keeps everything."""
     backward: tuple[Moment, ...]
-    trainable_parameters: int = -1
-    """Elements that get gradients; -1 means all (LoRA trains only its adapters)."""
-    largest_parameter: int = 0
 
     @property
-    def trainable(self) -> int:
-        """Elements of one block that get gradients."""
-        return self.parameters if self.trainable_parameters < 0 else self.trainable_parameters
+    def parameters(self) -> int:
+        """Elements its unit gathers."""
+        return self.weights if self.wrapped else 0
+
+
+@dataclass(frozen=True)
+class BlockDims:
+    """What decides the tensors of a decoder layer. Sizes are elements."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    """Intermediate size of the dense MLP, or of the shared expert; 0 when there is none."""
+    norms: int = 2
+    """RMSNorms over the hidden size: 2, or 4 as in Gemma."""
+    qk_norm: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_ffn: int = 0
+    compute_bytes: int = 2
+    liger: bool = False
+    lora_rank: int = 0
+    ulysses: int = 1
+
+    @property
+    def query(self) -> int:
+        """Width of all query heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_value(self) -> int:
+        """Width of all key heads, repeated as verl's Ulysses patch does when fewer heads than ranks exist."""
+        return self.kv_heads * self.head_dim * max(1, self.ulysses // max(1, self.kv_heads))
+
+    @property
+    def lora_parameters(self) -> int:
+        """Elements LoRA adds to every linear layer of one block (`target_modules: all-linear`)."""
+        hidden, plain_kv = self.hidden, self.kv_heads * self.head_dim
+        attention = 2 * (hidden + self.query) + 2 * (hidden + plain_kv)
+        return self.lora_rank * (attention + (3 * (hidden + self.ffn) if self.ffn else 0))
+
+
+def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool = True, saved: float = 0.0) -> Block:
+    """Return the cost of a decoder layer: RMSNorm, GQA attention by a flash kernel, gated MLP or routed experts.
+
+    Kept: per norm an fp32 copy, the normalised tensor and its product with the weight; rotated q and k, v, the
+    attention output and its log-sum-exp; gate, up, activation and product of the MLP.
+
+    Args:
+        weights: elements of the layer, LoRA's left out.
+        wrapped: whether the layer is an FSDP unit.
+        saved: bytes per token kept for backward as traced on the model, in place of the closed form.
+    """
+    w, h, f, lora = dims.compute_bytes, dims.hidden, dims.ffn, dims.lora_rank
+    q, kv = dims.query, dims.key_value
+    frozen_norm = w * h if lora else 0
+    norm = (2 * w * h if dims.liger else (FP32 + 2 * w) * h) - frozen_norm
+    post_norm = (FP32 + w) * h - frozen_norm
+    attention = w * (2 * q + 2 * kv) + FP32 * dims.heads
+    if dims.qk_norm:
+        attention += (FP32 + (0 if lora else w)) * (q + kv)
+    if dims.ulysses > 1:
+        attention += w * q
+    mlp = (3 if dims.liger else 4) * w * f
+    adapters = w * lora * 7 if lora else 0
+    routed = _routed_bytes(dims)
+    norms = 2 * norm + (dims.norms - 2) * post_norm
+    kept = norms + attention + mlp + adapters + routed
+    # The traced figure was taken with everything trainable and without Ulysses.
+    kept = saved or kept
+    total = weights + dims.lora_parameters
+    mlp_weights = 3 * f * h + 3 * dims.experts * dims.expert_ffn * h
+    moments = [
+        Moment("MLP backward", kept + w * h + 2 * w * f, f * h),
+        Moment(
+            "attention backward",
+            kept - mlp - routed - norm + w * h + w * (4 * q + 2 * kv) + FP32 * q,
+            mlp_weights + h * q,
+        ),
+        Moment("norm backward", (6 * FP32 + w) * h, weights),
+    ]
+    forward = [2 * w * h + 3 * w * f, w * h + 2 * FP32 * h, 2 * w * h + w * (4 * q + 2 * kv)]
+    if dims.experts:
+        k, e = dims.experts_per_token, dims.expert_ffn
+        moments.append(Moment("experts backward", kept + w * h + k * w * (h + 3 * e), dims.experts * e * h))
+        forward.append(2 * w * h + k * w * (h + 5 * e))
+    return Block(
+        weights=total,
+        trainable=dims.lora_parameters if lora else total,
+        repeat=repeat,
+        wrapped=wrapped,
+        saved_bytes_per_token=kept,
+        forward_bytes_per_token=max(forward),
+        kept_forward_bytes_per_token=2 * w * h,
+        backward=tuple(moments),
+    )
+
+
+def _routed_bytes(dims: BlockDims) -> float:
+    """Bytes per token that routed experts keep with transformers' `grouped_mm`: every pair of token and expert has
+    its input, gate and up, their activation and product, and its output; the router keeps its softmax."""
+    if not dims.experts:
+        return 0.0
+    k, w = dims.experts_per_token, dims.compute_bytes
+    pair = w * (2 * dims.hidden + 4 * dims.expert_ffn) + 8 + 8 + 1 + 2 * w
+    return FP32 * dims.experts + k * pair
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A model as FSDP sees it. All sizes are elements; `tied` puts the embedding into the root unit."""
+    """A model as FSDP sees it. All sizes are elements."""
 
     hidden: int
     vocab: int
-    head_dim: int
-    tied: bool
     blocks: tuple[Block, ...]
     embedding_parameters: int
     head_parameters: int
+    """Elements of the output head; 0 when it is tied to the embedding."""
     root_parameters: int
-    """Elements of no other unit: the final norm, towers that the policy leaves out; without a tied embedding."""
+    """Elements of no unit of their own, embedding and head left out: the final norm, towers the policy leaves out."""
+    tied: bool
+    """Whether the head uses the embedding's weight."""
+    ends_in_root: bool = False
+    """Whether embedding and head belong to the root unit: always under fsdp, under fsdp2 when tied."""
     output_size: int = 0
-    """Width of the head: the vocabulary, or 1 for a value model."""
+    """Width of the head: the vocabulary, or 1 for a value model; 0 means the vocabulary."""
     trainable_ends: bool = True
     """Whether embedding, head and root get gradients; LoRA freezes them."""
+    output_dropout: bool = False
+    """Whether a dropout stands before the head, as in transformers' token classification models."""
+    largest_parameter: int = 0
+    """Elements of the largest single tensor."""
+
+    @property
+    def ends(self) -> int:
+        """Elements outside the blocks."""
+        return self.embedding_parameters + self.head_parameters + self.root_parameters
 
     @property
     def parameters(self) -> int:
         """All elements, tied ones once."""
-        ends = self.embedding_parameters + self.head_parameters + self.root_parameters
-        return ends + sum(block.parameters * block.repeat for block in self.blocks)
+        return self.ends + sum(block.weights * block.repeat for block in self.blocks)
 
     @property
     def trainable(self) -> int:
         """Elements that get gradients and optimizer state."""
-        ends = self.embedding_parameters + self.head_parameters + self.root_parameters
-        return (ends if self.trainable_ends else 0) + sum(block.trainable * block.repeat for block in self.blocks)
+        return (self.ends if self.trainable_ends else 0) + sum(block.trainable * block.repeat for block in self.blocks)
 
     @property
-    def largest_unit(self) -> int:
-        """Elements of the largest block, embedding or head."""
-        return max([self.embedding_parameters, self.head_parameters, *(block.parameters for block in self.blocks)])
-
-
-def dense_block(
-    *,
-    hidden: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    ffn: int,
-    parameters: int,
-    repeat: int,
-    compute_bytes: int = 2,
-    liger: bool = False,
-) -> Block:
-    """Return the cost of a Llama/Qwen2-like block: RMSNorm, GQA attention by a flash kernel, gated MLP.
-
-    Kept: per norm an fp32 copy, the normalised tensor and its product with the weight; rotated q and k, v,
-    the attention output and its log-sum-exp; gate, up, activation and product of the MLP.
-    """
-    w, h, f = compute_bytes, hidden, ffn
-    q, kv = heads * head_dim, kv_heads * head_dim
-    norm = (2 * w * h) if liger else (FP32 + 2 * w) * h
-    attention = w * (2 * q + 2 * kv) + FP32 * heads
-    mlp = (3 if liger else 4) * w * f
-    saved = 2 * norm + attention + mlp
-    mlp_weights = 3 * f * h
-    return Block(
-        parameters=parameters,
-        repeat=repeat,
-        saved_bytes_per_token=saved,
-        forward_bytes_per_token=max(2 * w * h + 3 * w * f, w * h + 2 * FP32 * h, 2 * w * h + w * (4 * q + 2 * kv)),
-        kept_forward_bytes_per_token=2 * w * h,
-        backward=(
-            Moment("MLP backward", saved + w * h + 2 * w * f, w * f * h),
-            Moment(
-                "attention backward",
-                norm + attention + w * h + w * (4 * q + 2 * kv) + FP32 * q,
-                w * (mlp_weights + h * q),
-            ),
-            Moment("norm backward", (6 * FP32 + w) * h, w * parameters),
-        ),
-        largest_parameter=f * h,
-    )
+    def head_width(self) -> int:
+        """Outputs a token has."""
+        return self.output_size or self.vocab

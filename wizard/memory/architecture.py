@@ -1,0 +1,149 @@
+"""From an inspected model and its FSDP settings to the shape that the replay walks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wizard.facts import Architecture, ModuleGroup
+from wizard.memory.shapes import Block, BlockDims, ModelShape, decoder_block
+from wizard.model.detect import is_container, is_embedding
+from wizard.model.units import Unit, fsdp_units
+from wizard.plan import Fsdp
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the model's layers run, as far as it changes what they keep."""
+
+    compute_bytes: int = 2
+    liger: bool = False
+    lora_rank: int = 0
+    ulysses: int = 1
+    value_head: bool = False
+    """The model is a critic: one output a token instead of the vocabulary."""
+
+
+def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelShape:
+    """Return the model's shape under `fsdp`.
+
+    Layers of other towers (vision, audio) weigh what they weigh and keep nothing: how many of their tokens a batch
+    holds is not known from the Plan.
+
+    Raises:
+        NoUnits: verl would stop while it builds the wrap policy.
+    """
+    units = fsdp_units(architecture, fsdp)
+    layers = decoder_layers(architecture)
+    blocks = [_decoder(architecture, path, group, units, options) for path, group in layers]
+    paths = tuple(path for path, _ in layers)
+    embedding, head = _embedding(architecture.modules), _head(architecture.modules)
+    for unit in units:
+        if unit.kind == "block" and not unit.nested and not unit.name.startswith(paths):
+            blocks.insert(0, _silent(unit, trainable=not options.lora_rank))
+    head_width = 0
+    if options.value_head:
+        head, head_width = 0, 1
+    root = architecture.parameters - embedding - (_head(architecture.modules))
+    root -= sum(group.parameters * group.repeat for _, group in layers)
+    root -= sum(block.weights * block.repeat for block in blocks if not block.backward)
+    tied = architecture.tied_embeddings and not options.value_head
+    wrapped_ends = fsdp.strategy == "fsdp2" and any(unit.kind == "embedding" for unit in units)
+    return ModelShape(
+        hidden=architecture.hidden_size,
+        vocab=architecture.vocab_size,
+        blocks=tuple(blocks),
+        embedding_parameters=embedding,
+        head_parameters=head,
+        root_parameters=max(0, root) + (architecture.hidden_size + 1 if options.value_head else 0),
+        tied=tied,
+        ends_in_root=not wrapped_ends,
+        output_size=head_width,
+        trainable_ends=not options.lora_rank,
+        output_dropout=options.value_head,
+        largest_parameter=architecture.largest_parameter,
+    )
+
+
+def decoder_layers(architecture: Architecture) -> tuple[tuple[str, ModuleGroup], ...]:
+    """Return the text decoder's layers with their paths: the container of `num_layers` blocks that weighs most."""
+    found = [
+        (name, children)
+        for name, children in _containers(architecture.modules, "")
+        if sum(child.repeat for child in children) == architecture.num_layers
+    ]
+    if not found:
+        return ()
+    name, children = max(found, key=lambda entry: sum(child.parameters * child.repeat for child in entry[1]))
+    return tuple((f"{name}.{child.name}" if name else child.name, child) for child in children)
+
+
+def _containers(group: ModuleGroup, name: str) -> list[tuple[str, tuple[ModuleGroup, ...]]]:
+    found = [(name, group.children)] if group.children and is_container(group) else []
+    for child in group.children:
+        found += _containers(child, f"{name}.{child.name}" if name else child.name)
+    return found
+
+
+def _decoder(
+    architecture: Architecture, path: str, group: ModuleGroup, units: tuple[Unit, ...], options: Options
+) -> Block:
+    routed = _routed(architecture, group)
+    shared = _named(group, ("shared_expert", "shared_experts"))
+    hidden = architecture.hidden_size
+    ffn = (shared.parameters // (3 * hidden) if shared else 0) if routed else architecture.intermediate_size
+    dims = BlockDims(
+        hidden=hidden,
+        heads=architecture.num_attention_heads,
+        kv_heads=architecture.num_key_value_heads,
+        head_dim=architecture.head_dim,
+        ffn=ffn,
+        norms=max(2, sum(child.repeat for child in group.children if "norm" in child.class_name.lower())),
+        qk_norm=_named(group, ("q_norm", "q_layernorm", "query_layernorm")) is not None,
+        experts=architecture.num_experts if routed else 0,
+        experts_per_token=architecture.num_experts_per_token,
+        expert_ffn=architecture.moe_intermediate_size or architecture.intermediate_size,
+        compute_bytes=options.compute_bytes,
+        liger=options.liger,
+        lora_rank=options.lora_rank,
+        ulysses=options.ulysses,
+    )
+    # A traced figure is of one repeated block with bf16 compute; the closed form covers what changes it.
+    plain = options.compute_bytes == 2 and not options.liger and not options.lora_rank and options.ulysses == 1
+    traced = float(architecture.saved_bytes_per_token) if plain and (routed or not architecture.num_experts) else 0.0
+    wrapped = any(unit.kind == "block" and unit.name == path for unit in units)
+    return decoder_block(dims, weights=group.parameters, repeat=group.repeat, wrapped=wrapped, saved=traced)
+
+
+def _silent(unit: Unit, *, trainable: bool) -> Block:
+    return Block(
+        weights=unit.parameters,
+        trainable=unit.parameters if trainable else 0,
+        repeat=unit.count,
+        wrapped=True,
+        saved_bytes_per_token=0,
+        forward_bytes_per_token=0,
+        kept_forward_bytes_per_token=0,
+        backward=(),
+    )
+
+
+def _routed(architecture: Architecture, group: ModuleGroup) -> bool:
+    return architecture.num_experts > 0 and _named(group, ("experts", "expert")) is not None
+
+
+def _named(group: ModuleGroup, names: tuple[str, ...]) -> ModuleGroup | None:
+    if group.name in names:
+        return group
+    return next((found for child in group.children if (found := _named(child, names))), None)
+
+
+def _embedding(root: ModuleGroup) -> int:
+    """Elements of the largest embedding: the token embedding."""
+    if is_embedding(root):
+        return root.parameters
+    return max((_embedding(child) for child in root.children), default=0)
+
+
+def _head(root: ModuleGroup) -> int:
+    found = _named(root, ("lm_head", "embed_out", "output"))
+    return found.parameters if found else 0
