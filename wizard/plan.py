@@ -231,7 +231,8 @@ class Plan:
             raise PlanError(f"{path} = {value!r} is below its smallest value, {found.minimum:g}. {found.help}")
         section, name = path.split(".")
         owner = self.fsdp(section) if section in ("ref", "critic") else getattr(self, section)  # type: ignore[arg-type]
-        return dataclasses.replace(self, **{section: dataclasses.replace(owner, **{name: converted})})
+        changed: dict[str, Any] = {section: dataclasses.replace(owner, **{name: converted})}
+        return dataclasses.replace(self, **changed)
 
 
 class PlanError(ValueError):
