@@ -1,0 +1,1 @@
+"""One module a command: `add_arguments` and `run`."""

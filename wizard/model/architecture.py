@@ -1,0 +1,156 @@
+"""From a transformers config to an `Architecture`, by building the model on the meta device. Target interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from wizard.facts import Architecture, LayerClass, ModuleGroup
+from wizard.model.detect import detect_blocks, is_block_like, is_container, is_embedding
+from wizard.model.errors import ModelError
+from wizard.model.tree import dtype_name, largest_parameter, module_tree
+
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k")
+_HEADS = ("lm_head", "embed_out", "score", "classifier")
+KV_DTYPE_BYTES = 2
+
+
+def architecture_of(
+    config: Any, *, trust_remote_code: bool = False, role: str = "actor", has_code: bool = False
+) -> Architecture:
+    """Build `config` on the meta device and read everything off it. Takes no memory for weights.
+
+    Raises:
+        ModelError: no language model can be built from the config.
+    """
+    model = _build(config, trust_remote_code, role)
+    tree = module_tree(model)
+    text = config.get_text_config()
+    blocks = detect_blocks(tree)
+    no_split = getattr(model, "_no_split_modules", None)
+    names = tuple(sorted(no_split)) if no_split is not None else None
+    detected = frozenset(name for block in blocks for name in block.class_names)
+    heads = _first(text, "num_attention_heads", "n_head", "num_heads")
+    kv_heads = _first(text, "num_key_value_heads", "num_kv_heads") or heads
+    hidden = _first(text, "hidden_size", "n_embd", "d_model")
+    experts, used = _first(text, *_EXPERT_COUNTS), _first(text, *_EXPERTS_USED)
+    layers = _first(text, "num_hidden_layers", "n_layer", "num_layers")
+    head_dim = _first(text, "head_dim") or (hidden // heads if heads else 0)
+    return Architecture(
+        model_type=config.model_type,
+        class_name=type(model).__name__,
+        parameters=tree.parameters,
+        active_parameters=tree.parameters - _idle(tree, experts, used),
+        tied_embeddings=bool(getattr(config, "tie_word_embeddings", False)),
+        num_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=_first(text, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=_first(text, "vocab_size"),
+        max_position_embeddings=_first(text, "max_position_embeddings", "n_positions", "max_seq_len"),
+        dtype=dtype_name(getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)),
+        no_split_modules=names,
+        layer_classes=_layer_classes(tree, detected, frozenset(names or ())),
+        modules=tree,
+        largest_parameter=largest_parameter(model),
+        num_experts=experts,
+        num_experts_per_token=used,
+        moe_intermediate_size=_first(text, "moe_intermediate_size"),
+        has_vision=getattr(config, "vision_config", None) is not None,
+        remote_code=has_code,
+        kv_bytes_per_token=_kv_bytes(text, layers, kv_heads, head_dim),
+    )
+
+
+def _build(config: Any, trust_remote_code: bool, role: str) -> Any:
+    """Build the class that verl 0.9.1 would: `utils/model.py`, `get_hf_auto_model_class`, `load_valuehead_model`."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
+
+    if role == "critic":
+        config.num_labels = 1
+        auto: Any = AutoModelForTokenClassification
+    elif type(config) in AutoModelForImageTextToText._model_mapping:
+        auto = AutoModelForImageTextToText
+    else:
+        auto = AutoModelForCausalLM
+    options = {"trust_remote_code": True} if trust_remote_code else {}
+    try:
+        with torch.device("meta"):
+            return auto.from_config(config, **options)
+    except ImportError as error:
+        raise ModelError(f"{config.model_type}: its code needs a package that is not installed: {error}") from error
+    except ValueError as error:
+        if "Unrecognized configuration class" in str(error):
+            raise ModelError(
+                f"{config.model_type}: transformers has no language model for this model_type, so verl cannot train it."
+            ) from error
+        raise
+
+
+def _first(config: Any, *names: str) -> int:
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return 0
+
+
+def _kv_bytes(text: Any, layers: int, kv_heads: int, head_dim: int) -> int:
+    latent = _first(text, "kv_lora_rank")
+    # Multi-head latent attention caches one compressed vector and the rotary part for all heads.
+    width = latent + _first(text, "qk_rope_head_dim") if latent else 2 * kv_heads * head_dim
+    return layers * width * KV_DTYPE_BYTES
+
+
+def _idle(tree: ModuleGroup, experts: int, used: int) -> int:
+    """Elements of routed experts that one token does not pass through."""
+    if not experts or not used:
+        return 0
+    held = sum(group.parameters * times for group, times in _with_counts(tree, 1) if group.name == "experts")
+    return held * (experts - used) // experts
+
+
+def _with_counts(group: ModuleGroup, times: int) -> Iterator[tuple[ModuleGroup, int]]:
+    """Yield every group with the number of its instances in the model."""
+    yield group, times * group.repeat
+    for child in group.children:
+        yield from _with_counts(child, times * group.repeat)
+
+
+def _layer_classes(tree: ModuleGroup, detected: frozenset[str], named: frozenset[str]) -> tuple[LayerClass, ...]:
+    found: dict[str, list[tuple[ModuleGroup, int]]] = {}
+    for child in tree.children:
+        for group, count in _with_counts(child, 1):
+            if group.numel and not is_container(group):
+                found.setdefault(group.class_name, []).append((group, count))
+    classes = [
+        LayerClass(
+            name=name,
+            count=sum(count for _, count in members),
+            parameters=sum(group.parameters * count for group, count in members),
+            largest_parameters=max(group.numel for group, _ in members),
+            kind=_kind(name, members, name in detected, name in named),
+            in_no_split_modules=name in named,
+            detected=name in detected,
+        )
+        for name, members in found.items()
+    ]
+    classes.sort(key=lambda entry: (not entry.detected, not entry.in_no_split_modules, -entry.parameters))
+    return tuple(classes)
+
+
+def _kind(name: str, members: list[tuple[ModuleGroup, int]], detected: bool, named: bool) -> Any:
+    if detected:
+        return "block"
+    if all(is_embedding(group) for group, _ in members):
+        return "embedding"
+    if all(group.name in _HEADS for group, _ in members):
+        return "head"
+    if any(group.name in ("experts", "expert") for group, _ in members) or "expert" in name.lower():
+        return "expert"
+    return "block" if named and all(is_block_like(group) for group, _ in members) else "other"

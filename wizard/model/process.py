@@ -1,0 +1,111 @@
+"""The inspector as a warm process beside the TUI: torch and transformers are imported before they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from wizard.facts import Architecture
+from wizard.model.errors import ModelError
+from wizard.model.protocol import MODULE, TIME_LIMIT_SECONDS, architecture_from, ended, request_line
+from wizard.model.resolve import known
+from wizard.target import target_command
+
+_ANSWER_LIMIT_BYTES = 64 << 20
+_STDERR_TAIL_BYTES = 4096
+
+
+class InspectorProcess:
+    """Answers one question at a time; started when first asked for or warmed, and again after it died.
+
+    The process ends by itself when its stdin closes, so it cannot outlive the wizard.
+    """
+
+    def __init__(self, python: str = "") -> None:
+        self.python = python
+        self._process: asyncio.subprocess.Process | None = None
+        self._stderr = b""
+        self._reader: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+
+    async def warm(self) -> None:
+        """Start the process and wait until it is ready to answer; failures show at the first question."""
+        async with self._turn:
+            with contextlib.suppress(ModelError, OSError, TimeoutError):
+                await self._started()
+
+    async def resolve(
+        self, model: str, *, revision: str = "", trust_remote_code: bool = False, role: str = "actor"
+    ) -> Architecture:
+        """Like `wizard.model.resolve.resolve_model`, without the start-up cost.
+
+        Raises:
+            ModelError: as there.
+        """
+        if not model.strip():
+            raise ModelError("model.id is empty. Give a folder, a Hugging Face id, a preset, or `tiny`.")
+        found = known(model, role)
+        if found is not None:
+            return found
+        async with self._turn:
+            try:
+                process = await self._started()
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(request_line(model, revision, trust_remote_code, role).encode())
+                await process.stdin.drain()
+                line = await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS)
+            except TimeoutError as error:
+                await self._stop()
+                raise ModelError(f"{model}: no answer within {TIME_LIMIT_SECONDS:.0f} s.") from error
+            except OSError as error:
+                await self._stop()
+                raise ended(self.python, model, f"{self._stderr_text()}\n{error}") from error
+            if not line:
+                await self._stop()
+                raise ended(self.python, model, self._stderr_text())
+        return architecture_from(line.decode(), model)
+
+    async def close(self) -> None:
+        """End the process."""
+        async with self._turn:
+            await self._stop()
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        process = await asyncio.create_subprocess_exec(
+            *target_command(self.python, MODULE),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_ANSWER_LIMIT_BYTES,
+            start_new_session=True,
+        )
+        self._process = process
+        self._stderr = b""
+        self._reader = asyncio.create_task(self._drain(process))
+        assert process.stdout is not None
+        if not await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS):
+            await process.wait()
+            raise ended(self.python, "inspector", self._stderr_text())
+        return process
+
+    async def _drain(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(_STDERR_TAIL_BYTES):
+            self._stderr = (self._stderr + chunk)[-_STDERR_TAIL_BYTES:]
+
+    def _stderr_text(self) -> str:
+        return self._stderr.decode("utf-8", "replace")
+
+    async def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
+        if self._reader is not None:
+            await self._reader
