@@ -15,7 +15,8 @@ if __name__ == "__main__":
     spec = importlib.util.spec_from_file_location(
         "wizard", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
     )
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules["wizard"] = package
     spec.loader.exec_module(package)

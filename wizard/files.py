@@ -12,11 +12,15 @@ class FileExists(Exception):
     """A file with other content is there and nobody agreed to replace it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} exists and differs; nothing was written. Agree to replace it, or choose another folder.")
+        super().__init__(
+            f"{path} exists and differs; nothing was written. Agree to replace it, or choose another folder."
+        )
         self.path = path
 
 
-def write_atomic(path: Path, text: str, *, overwrite: bool = False, keep_previous: bool = False, mode: int = 0o644) -> None:
+def write_atomic(
+    path: Path, text: str, *, overwrite: bool = False, keep_previous: bool = False, mode: int = 0o644
+) -> None:
     """Write `text` as UTF-8 to `path` through a synced temporary file beside it.
 
     A symbolic link is followed, so that the link stays and its target changes; an existing file's permissions

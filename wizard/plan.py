@@ -91,10 +91,18 @@ class Fsdp:
     buffer_dtype: Dtype = spec("fp32", "dtype of buffers; only fsdp reads it.")
     param_offload: bool = spec(False, "Move parameters to host memory between phases.")
     optimizer_offload: bool = spec(False, "Move optimizer state to host memory between phases.")
-    offload_policy: bool = spec(False, "fsdp2's CPUOffloadPolicy: parameters, gradients and optimizer live on the host.")
-    fsdp_size: int = spec(-1, "Ranks a shard group has; -1 means all (HSDP when smaller than the world size).", unit="ranks")
-    ulysses_size: int = spec(1, "Ulysses sequence parallel size: ranks that share one sequence.", unit="ranks", minimum=1)
-    reshard_after_forward: bool = spec(True, "Free gathered parameters after forward and gather them again in backward.")
+    offload_policy: bool = spec(
+        False, "fsdp2's CPUOffloadPolicy: parameters, gradients and optimizer live on the host."
+    )
+    fsdp_size: int = spec(
+        -1, "Ranks a shard group has; -1 means all (HSDP when smaller than the world size).", unit="ranks"
+    )
+    ulysses_size: int = spec(
+        1, "Ulysses sequence parallel size: ranks that share one sequence.", unit="ranks", minimum=1
+    )
+    reshard_after_forward: bool = spec(
+        True, "Free gathered parameters after forward and gather them again in backward."
+    )
     forward_prefetch: bool = spec(False, "Gather the next unit during forward.")
     use_orig_params: bool = spec(False, "fsdp only: keep original parameters visible; LoRA with size wrap needs it.")
     no_sync: bool = spec(
@@ -111,12 +119,20 @@ class Batches:
     train_batch_size: int = spec(256, "Prompts a training step.", unit="prompts", minimum=1)
     mini_batch_size: int = spec(64, "Prompts an optimizer update.", unit="prompts", minimum=1)
     dynamic: bool = spec(True, "Pack micro-batches up to a token budget instead of a fixed number of samples.")
-    micro_batch_size_per_gpu: int = spec(4, "Samples a forward-backward pass holds, without dynamic batching.", unit="samples", minimum=1)
-    max_tokens_per_gpu: int = spec(16384, "Token budget a forward-backward pass holds, with dynamic batching.", unit="tokens", minimum=1)
+    micro_batch_size_per_gpu: int = spec(
+        4, "Samples a forward-backward pass holds, without dynamic batching.", unit="samples", minimum=1
+    )
+    max_tokens_per_gpu: int = spec(
+        16384, "Token budget a forward-backward pass holds, with dynamic batching.", unit="tokens", minimum=1
+    )
     log_prob_micro_batch_size_per_gpu: int = spec(8, "Samples a log-prob pass holds.", unit="samples", minimum=1)
     log_prob_max_tokens_per_gpu: int = spec(16384, "Token budget a log-prob pass holds.", unit="tokens", minimum=1)
-    critic_micro_batch_size_per_gpu: int = spec(4, "Demanded by verl's check, ignored by its critic engine.", unit="samples", minimum=1)
-    critic_max_tokens_per_gpu: int = spec(16384, "Token budget of the critic, which always packs dynamically.", unit="tokens", minimum=1)
+    critic_micro_batch_size_per_gpu: int = spec(
+        4, "Demanded by verl's check, ignored by its critic engine.", unit="samples", minimum=1
+    )
+    critic_max_tokens_per_gpu: int = spec(
+        16384, "Token budget of the critic, which always packs dynamically.", unit="tokens", minimum=1
+    )
     learning_rate: float = spec(1e-6, "Actor's learning rate.", minimum=0)
     critic_learning_rate: float = spec(1e-5, "Critic's learning rate.", minimum=0)
 
@@ -129,7 +145,9 @@ class Rollout:
     n: int = spec(5, "Responses a prompt gets.", unit="samples", minimum=1)
     tensor_parallel_size: int = spec(1, "GPUs that share one copy of the rollout model.", unit="ranks", minimum=1)
     gpu_memory_utilization: float = spec(0.5, "Share of the GPU's total memory the engine takes.", minimum=0)
-    max_model_len: int = spec(0, "Longest sequence the engine accepts; 0 means prompt plus response.", unit="tokens", minimum=0)
+    max_model_len: int = spec(
+        0, "Longest sequence the engine accepts; 0 means prompt plus response.", unit="tokens", minimum=0
+    )
     max_num_batched_tokens: int = spec(8192, "Tokens one engine step may process.", unit="tokens", minimum=1)
     temperature: float = spec(1.0, "Sampling temperature.", minimum=0)
     enforce_eager: bool = spec(False, "No CUDA graphs: less memory, slower decoding.")

@@ -16,7 +16,7 @@ FILE_NAME = "verl-wizard.yaml"
 
 def plan_to_yaml(plan: Plan) -> str:
     """Return the Plan as YAML; the same Plan gives the same bytes."""
-    head = f"# verl-wizard {__version__} Plan for verl {plan.target.verl_version}. Open it with: verl-wizard {FILE_NAME}\n"
+    head = f"# verl-wizard {__version__} Plan for verl {plan.target.verl_version}. Open: verl-wizard {FILE_NAME}\n"
     return head + yaml.safe_dump(msgspec.to_builtins(plan), sort_keys=False, allow_unicode=True, width=120)
 
 

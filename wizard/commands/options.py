@@ -24,5 +24,6 @@ def add_model_access(parser: argparse.ArgumentParser) -> None:
 
 def fail(message: str, code: int = 1) -> int:
     """Print a message on stderr and return the exit code."""
-    print("verl-wizard:", *map(printable, message.split("\n")), sep=" " if "\n" not in message else "\n", file=sys.stderr)
+    lines = [printable(line) for line in message.split("\n")]
+    print("verl-wizard: " + "\n".join(lines), file=sys.stderr)
     return code

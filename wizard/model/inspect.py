@@ -97,11 +97,20 @@ def _located(model: str, revision: str) -> tuple[Path, str]:
                 "licence on the model's page and run `hf auth login`."
             ) from error
         raise ModelError(f"{model}: the hub answered {status}. Try again, or give a local folder.") from error
-    except (OSError, LocalEntryNotFoundError) as error:
+    except (OSError, *_network_errors()) as error:
         raise ModelError(
             f"{model}: not in the cache, and the hub cannot be reached from here. Give a local folder, choose a "
             "preset, or download it where there is a network: hf download " + model
         ) from error
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises without a network: requests' errors are OSErrors, httpx's (hub 1.x) are not."""
+    try:
+        import httpx
+    except ImportError:
+        return ()
+    return (httpx.HTTPError,)
 
 
 def _explained(model: str, error: Exception) -> str:
