@@ -1,0 +1,61 @@
+"""What a worker tells: one JSON object a line, the same for the panel and for scripts. Standard library only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["step_started", "step_finished", "metric", "memory", "log", "failure", "finished"]
+KINDS = frozenset(("step_started", "step_finished", "metric", "memory", "log", "failure", "finished"))
+MAX_LINE_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened on one rank.
+
+    `data` by kind: step_finished `{seconds}`; metric `{name: value, …}` with units in the names; memory
+    `{phase, peak_allocated_bytes, peak_reserved_bytes}` on a GPU, `{phase, resident_bytes}` on a CPU; log
+    `{message}`; failure `{exception, message, frames, causes}`; finished `{}`.
+    """
+
+    kind: Kind
+    rank: int
+    time: float
+    """Seconds since the epoch on the rank's machine."""
+    step: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def to_line(event: Event) -> str:
+    """Return the event as one line of JSON; numbers that JSON lacks become their names."""
+    return json.dumps(_jsonable(dataclasses.asdict(event)), ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(name): _jsonable(child) for name, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def parse_line(line: str) -> Event | None:
+    """Read one line; None for anything that is not an event, so that a stray print cannot stop a run."""
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    try:
+        data = json.loads(line)
+        if not isinstance(data, dict) or data.get("kind") not in KINDS:
+            return None
+        rank, time, step, more = data["rank"], data["time"], data.get("step", ""), data.get("data", {})
+        if type(rank) is not int or not isinstance(step, str) or not isinstance(more, dict):
+            return None
+        return Event(data["kind"], rank, float(time), step, more)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
