@@ -68,6 +68,7 @@ def gemma3(hidden: int, ffn: int, layers: int, heads: int, kv: int, head_dim: in
 def qwen25_vl(hidden: int, ffn: int, layers: int, heads: int, kv: int, tied: bool, vocab: int) -> Config:
     text = qwen2(hidden, ffn, layers, heads, kv, tied, vocab) | {"max_position_embeddings": 128000}
     text["model_type"] = "qwen2_5_vl_text"
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
     vision = {
         "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": hidden,
         "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2,

@@ -10,6 +10,7 @@ import torch
 from wizard.facts import Architecture, LayerClass, ModuleGroup
 from wizard.model.detect import detect_blocks, is_block_like, is_container, is_embedding
 from wizard.model.errors import ModelError
+from wizard.model.trace import saved_bytes_per_token
 from wizard.model.tree import dtype_name, largest_parameter, module_tree
 
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -58,6 +59,7 @@ def architecture_of(
         layer_classes=_layer_classes(tree, detected, frozenset(names or ())),
         modules=tree,
         largest_parameter=largest_parameter(model),
+        saved_bytes_per_token=saved_bytes_per_token(text, trust_remote_code=trust_remote_code),
         num_experts=experts,
         num_experts_per_token=used,
         moe_intermediate_size=_first(text, "moe_intermediate_size"),

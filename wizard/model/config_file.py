@@ -13,11 +13,15 @@ from wizard.model.errors import ModelError
 MAX_BYTES = 4 << 20
 MAX_LAYERS = 2_000
 MAX_EXPERTS = 20_000
+MAX_EXPERT_MODULES = 100_000
+"""Layers × experts: models that give each expert a module of its own take 70 µs a module to build."""
+MAX_POSITIONS = 20_000_000
 MAX_SIZE = 10_000_000
 """Far beyond any model there is (DeepSeek-V3: 61 layers, 256 experts, vocabulary 129,280)."""
 
 _LAYERS = re.compile(r"(?:^|_)(?:num_layers|num_hidden_layers|n_layers?|depth|encoder_layers|decoder_layers)$")
 _EXPERTS = re.compile(r"(?:^|_)(?:num_experts|num_local_experts|n_routed_experts)$")
+_POSITIONS = re.compile(r"^max_position_embeddings$|^n_positions$|^n_ctx$|^max_seq_len$")
 _SIZES = re.compile(r"(?:_size|_dim|_heads|_rank)$|^n_embd$|^d_model$")
 
 
@@ -58,12 +62,33 @@ def check_sizes(config: dict[str, Any], file: str) -> None:
     Raises:
         ModelError: names the file, the field and its value.
     """
+    most: dict[int, tuple[int, str]] = {}
     for name, value in _numbers(config, "", 0):
-        leaf = name.rsplit(".", 1)[-1]
-        limit = MAX_LAYERS if _LAYERS.search(leaf) else MAX_EXPERTS if _EXPERTS.search(leaf) else MAX_SIZE
-        known = limit != MAX_SIZE or _SIZES.search(leaf)
-        if known and not 0 <= value <= limit and not (value == -1):
+        limit = _limit(name.rsplit(".", 1)[-1])
+        if not limit:
+            continue
+        # -1 stands for "not set" in some families.
+        if not -1 <= value <= limit:
             raise ModelError(f"{file}: {name} = {value} is not between 0 and {limit:,}. Correct the file.")
+        most[limit] = max(most.get(limit, (0, "")), (value, name))
+    layers, experts = most.get(MAX_LAYERS, (0, "")), most.get(MAX_EXPERTS, (0, ""))
+    if layers[0] * experts[0] > MAX_EXPERT_MODULES:
+        raise ModelError(
+            f"{file}: {layers[1]} = {layers[0]} times {experts[1]} = {experts[0]} is more than "
+            f"{MAX_EXPERT_MODULES:,} experts. Correct the file."
+        )
+
+
+def _limit(leaf: str) -> int:
+    for pattern, limit in (
+        (_LAYERS, MAX_LAYERS),
+        (_EXPERTS, MAX_EXPERTS),
+        (_POSITIONS, MAX_POSITIONS),
+        (_SIZES, MAX_SIZE),
+    ):
+        if pattern.search(leaf):
+            return limit
+    return 0
 
 
 def _numbers(value: Any, name: str, depth: int) -> Iterator[tuple[str, int]]:

@@ -12,10 +12,11 @@ class RemoteCodeConsentNeeded(ModelError):
 
     def __init__(self, model: str, files: tuple[str, ...], classes: tuple[str, ...], revision: str) -> None:
         at = f" at revision {revision}" if revision else ""
+        pinned = f" and model.revision={revision} (--trust-remote-code --revision {revision})" if revision else ""
         super().__init__(
             f"{model}: config.json names code of its own in `auto_map`: {', '.join(files)}{at}. It would be run on "
-            "this machine and on every training node. Read it, then agree with model.trust_remote_code=true "
-            "(--trust-remote-code)."
+            "this machine and on every training node. Read it, then agree with model.trust_remote_code=true"
+            f"{pinned or ' (--trust-remote-code)'}."
         )
         self.files = files
         """Names of the Python files."""

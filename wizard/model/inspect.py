@@ -1,7 +1,8 @@
 """Reads a model's architecture off a meta-device build. Runs in the target interpreter.
 
 Speaks JSON lines: one request a line on stdin, one answer a line on stdout, until stdin ends. A request is
-`{"model", "revision", "trust_remote_code", "role"}`, an answer `{"architecture": {…}}` or `{"error": …, …}`.
+`{"model", "revision", "trust_remote_code", "role"}`, an answer `{"architecture": {…}}` or `{"error": …, …}`;
+`foreign` marks an error with text that is not ours, which may hold a secret.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from wizard.model.architecture import architecture_of
 from wizard.model.config_file import read_config, remote_code
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
+from wizard.model.tiny import TINY_CONFIG
 
 READY = {"ready": True}
 
@@ -34,6 +36,7 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity_error()
     # The classes below cost 2 s to import: before the first request, not within it.
     _ = transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText, transformers.Qwen2ForCausalLM
+    architecture_of(transformers.Qwen2Config(**TINY_CONFIG))
     _send(answers, READY)
     for line in sys.stdin:
         _send(answers, _answer(json.loads(line)))
@@ -54,53 +57,70 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     except Exception as error:
         # Whatever a config or foreign code throws must become an answer: the process serves further requests.
-        return {"error": _explained(request["model"], error)}
+        return {"error": _explained(request["model"], error), "foreign": True}
 
 
 def _inspect(model: str, revision: str, trust_remote_code: bool, role: str) -> Any:
     folder, commit = _located(model, revision)
-    config_dict = read_config(folder)
-    files, classes = remote_code(config_dict)
-    if files and not trust_remote_code:
-        raise RemoteCodeConsentNeeded(model, files, classes, commit)
+    files, classes = remote_code(read_config(folder))
+    if files:
+        # Consent is to the files of one commit, not to whatever the repository will hold tomorrow.
+        if not trust_remote_code or (commit and revision != commit):
+            raise RemoteCodeConsentNeeded(model, files, classes, commit)
+        if commit:
+            folder = _download(model, commit, ["config.json", "*.py"])
+        for name in files:
+            if "--" not in name and not (folder / name).is_file():
+                raise ModelError(f"{folder}: config.json's auto_map names {name}, which is not there. Download it too.")
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    return architecture_of(config, trust_remote_code=trust_remote_code, role=role, has_code=bool(files))
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=bool(files))
+    return architecture_of(config, trust_remote_code=bool(files), role=role, has_code=bool(files))
 
 
 def _located(model: str, revision: str) -> tuple[Path, str]:
-    """Return the folder with config.json, and the hub's commit: a local folder, the cache, then the hub."""
-    if os.path.isdir(model):
-        return Path(model), ""
+    """Return the folder with config.json, and the hub's commit: a local folder, the cache, then the hub.
+
+    Nothing but config.json is downloaded.
+    """
+    path = Path(model)
+    if path.is_dir():
+        return path, ""
+    if path.name == "config.json" and path.is_file():
+        return path.parent, ""
     if model.startswith((".", "/", "~")):
         raise ModelError(f"{model}: no such folder. Check the path, or give a Hugging Face id.")
-    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    folder = _download(model, revision, ["config.json"])
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{model}: has no config.json on the hub. Is it a model for transformers?")
+    return folder, folder.name
+
+
+def _download(model: str, revision: str, patterns: list[str]) -> Path:
+    """Return the snapshot folder of a hub's model, named by its commit."""
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    # Code files are needed beside the config once the person agreed to run them.
-    wanted = ["config.json", "*.py"]
     pinned = revision or None
     try:
-        with contextlib.suppress(LocalEntryNotFoundError):
-            path = Path(hf_hub_download(model, "config.json", revision=pinned, local_files_only=True))
-            return path.parent, path.parent.name
-        commit = HfApi().model_info(model, revision=pinned, timeout=10).sha or ""
-        return Path(snapshot_download(model, revision=commit or pinned, allow_patterns=wanted)), commit
+        if patterns == ["config.json"]:
+            with contextlib.suppress(LocalEntryNotFoundError):
+                return Path(hf_hub_download(model, "config.json", revision=pinned, local_files_only=True)).parent
+        return Path(snapshot_download(model, revision=pinned, allow_patterns=patterns))
     except HFValidationError as error:
         raise ModelError(f"{model!r} is neither a folder nor a Hugging Face id (owner/name).") from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         if status in (401, 403, 404):
             raise ModelError(
-                f"{model}: the hub answered {status}. The id is wrong, or the model is private or gated: accept its "
-                "licence on the model's page and run `hf auth login`."
+                f"{model}: the hub answered {status}. The id or revision is wrong, or the model is private or gated: "
+                "accept its licence on the model's page and run `hf auth login`."
             ) from error
         raise ModelError(f"{model}: the hub answered {status}. Try again, or give a local folder.") from error
-    except (OSError, *_network_errors()) as error:
+    except (OSError, LocalEntryNotFoundError, *_network_errors()) as error:
         raise ModelError(
             f"{model}: not in the cache, and the hub cannot be reached from here. Give a local folder, choose a "
-            "preset, or download it where there is a network: hf download " + model
+            f"preset, or download it where there is a network: hf download {model}"
         ) from error
 
 
@@ -114,7 +134,7 @@ def _network_errors() -> tuple[type[Exception], ...]:
 
 
 def _explained(model: str, error: Exception) -> str:
-    text = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+    text = str(error).strip().split("\n")[0][:300]
     if "does not recognize this architecture" in str(error) or "Unrecognized model" in str(error):
         import transformers
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from wizard.diagnosis.scrub import scrub
 from wizard.facts import Architecture
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 
@@ -41,14 +42,15 @@ def architecture_from(line: str, model: str) -> Architecture:
             raise RemoteCodeConsentNeeded(
                 model, tuple(answer["files"]), tuple(answer["classes"]), str(answer["revision"])
             )
-        raise ModelError(str(answer["error"]))
+        message = str(answer["error"])
+        raise ModelError(scrub(message) if answer.get("foreign") else message)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{model}: the inspector answered with something else: {line[:200]!r}") from error
 
 
 def ended(python: str, model: str, stderr: str) -> ModelError:
     """Return the error for an inspector that ended without an answer."""
-    last = (stderr.strip() or "no message").splitlines()[-1][:300]
+    last = (scrub(stderr).strip() or "no message").splitlines()[-1][:300]
     return ModelError(
         f"{model}: the inspector in {python or 'this interpreter'} ended without an answer: {last}. "
         "It needs torch and transformers there."

@@ -108,5 +108,3 @@ def main(argv: list[str]) -> int:
     """Write the model into the folder given."""
     write_tiny(Path(argv[0]))
     return 0
-
-
