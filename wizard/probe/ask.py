@@ -64,6 +64,8 @@ def ask(
     if marked:
         with contextlib.suppress(json.JSONDecodeError):
             return json.loads(rest.partition("\n")[0])
+    if len(output) >= _OUTPUT_LIMIT_BYTES:
+        raise NoAnswer(f"{command[0]} printed {_OUTPUT_LIMIT_BYTES >> 20} MiB without a report{_tail(text)}")
     raise NoAnswer(_without_report(command[0], process.returncode, text))
 
 
@@ -96,7 +98,7 @@ def _read(process: subprocess.Popen[bytes], timeout_seconds: float, stop: thread
 
 
 def _without_report(python: str, code: int | None, text: str) -> str:
-    if code is not None and code < 0 and code != -signal.SIGKILL:
+    if code is not None and code < 0:
         return f"{python} died of {signal.Signals(-code).name}{_tail(text)}"
     if code:
         return f"{python} ended with exit code {code}{_tail(text)}"
