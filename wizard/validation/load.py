@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from wizard.validation.setup import DTYPES, Context
 from wizard.validation.ulysses import ATTENTION_NAME, register_attention
@@ -21,7 +20,7 @@ class CheckpointError(ValueError):
     """The checkpoint does not hold the model's tensors."""
 
 
-def load(context: Context) -> nn.Module:
+def load(context: Context) -> Any:
     """Return the model in the master dtype: real on ranks that load weights, on the meta device elsewhere.
 
     Raises:
@@ -50,7 +49,8 @@ def load(context: Context) -> nn.Module:
         tied_embeddings=bool(getattr(config, "tie_word_embeddings", False)),
         model_class=type(model).__name__,
     )
-    return model.train()
+    model.train()
+    return model
 
 
 def check_heads(config: Any, ulysses_size: int) -> None:

@@ -58,7 +58,7 @@ def start(spec: ValidationSpec, reporter: Reporter) -> Context:
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timedelta(seconds=spec.step_limit_seconds),
-        **({"device_id": device} if device.type == "cuda" else {}),
+        device_id=device if device.type == "cuda" else None,
     )
     world = dist.get_world_size()
     _check_sizes(spec, world)

@@ -46,9 +46,9 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: 
         times = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(times, dim=1), value.repeat_interleave(times, dim=1)
     lengths = list(SegmentMask.lengths or (query.shape[2],))
+    parts = zip(query.split(lengths, dim=2), key.split(lengths, dim=2), value.split(lengths, dim=2), strict=True)
     outputs = [
-        torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True, scale=scale)
-        for parts in zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True)
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale) for q, k, v in parts
     ]
     return torch.cat(outputs, dim=2)
 

@@ -68,7 +68,7 @@ def _run(spec: ValidationSpec, reporter: Reporter) -> None:
     with reporter.running("load"):
         model = load(context)
         context.parameters = sum(parameter.numel() for parameter in model.parameters())
-        vocab_size = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr,operator]
+        vocab_size = int(model.config.get_text_config().vocab_size)
         reference = _reference_loss(model, context, vocab_size)
         tell_memory(context, "load")
     with reporter.running("wrap"):

@@ -118,10 +118,9 @@ def _fsdp1(model: nn.Module, context: Context, names: tuple[str, ...] | None) ->
     else:
         strategy = ShardingStrategy.FULL_SHARD if full else ShardingStrategy.SHARD_GRAD_OP
 
-    def materialise(module: nn.Module) -> nn.Module:
+    def materialise(module: nn.Module) -> None:
         if not context.loads_weights:
             module.to_empty(device=context.device, recurse=False)
-        return module
 
     return FullyShardedDataParallel(
         model,

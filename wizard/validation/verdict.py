@@ -1,0 +1,164 @@
+"""Judges a run from its events: pure bookkeeping, no process and no clock of its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from wizard.validation.events import Event
+
+Outcome = Literal["passed", "failed", "timed out", "cancelled", "lost"]
+FAILURE_GRACE_SECONDS = 2.0
+"""How long after a first failure other ranks may tell theirs: the cause may be on another one."""
+SILENT_SECONDS = 20.0
+"""A rank whose interpreter gives no sign for so long is lost: a live one does every second."""
+
+_EXIT = re.compile(r"exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_SYMPTOMS = ("DistBackendError", "DistNetworkError", "DistStoreError", "RuntimeError")
+_PEER = re.compile(r"Connection closed by peer|Connection reset|remote process exited|Broken pipe")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run ended."""
+
+    outcome: Outcome
+    step: str = ""
+    rank: int | None = None
+    cause: str = ""
+    failure: dict[str, Any] = field(default_factory=dict)
+    """The failure event's data: exception, message, frames."""
+    behind: tuple[int, ...] = ()
+    """Ranks that had not reached the step's end when time was up."""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        where = f" in step {self.step}" if self.step else ""
+        who = f" on rank {self.rank}" if self.rank is not None else ""
+        if self.outcome == "passed":
+            return "Passed: every step ran on every rank."
+        if self.outcome == "timed out":
+            ranks = ", ".join(map(str, self.behind))
+            return f"Timed out{where}: rank {ranks} did not get through. {self.cause}".rstrip()
+        if self.outcome == "cancelled":
+            return f"Cancelled{where}."
+        return f"{self.outcome.capitalize()}{where}{who}: {self.cause}"
+
+
+@dataclass
+class RankState:
+    """What is known of one rank."""
+
+    pid: int = 0
+    step: str = ""
+    done: dict[str, float] = field(default_factory=dict)
+    """Seconds of each finished step."""
+    step_since: float = 0.0
+    finished: bool = False
+    failure: Event | None = None
+
+
+class RunState:
+    """The run so far; `now` is any clock that only goes forward, in seconds."""
+
+    def __init__(self, world_size: int, step_limit_seconds: float, now: float) -> None:
+        self.ranks = [RankState(step_since=now) for _ in range(world_size)]
+        self.step_limit_seconds = step_limit_seconds
+        self._first_failure_at: float | None = None
+
+    @property
+    def step(self) -> str:
+        """The step that the slowest rank is in."""
+        waiting = [state.step for state in self.ranks if not state.finished]
+        return waiting[0] if waiting else ""
+
+    def feed(self, event: Event, now: float) -> None:
+        """Take one event into account."""
+        if not 0 <= event.rank < len(self.ranks):
+            return
+        state = self.ranks[event.rank]
+        if event.kind == "step_started":
+            state.step, state.step_since = event.step, now
+        elif event.kind == "step_finished":
+            state.done[event.step] = float(event.data.get("seconds", 0.0))
+            state.step_since = now
+        elif event.kind == "metric" and "pid" in event.data:
+            state.pid = int(event.data["pid"])
+        elif event.kind == "failure" and state.failure is None:
+            state.failure = event
+            self._first_failure_at = self._first_failure_at or now
+        elif event.kind == "finished":
+            state.finished = True
+
+    def verdict(self, now: float, silent_seconds: dict[int, float] | None = None) -> Verdict | None:
+        """Return how the run ended, None while it goes on. `silent_seconds`: since each rank's last sign of life."""
+        if self._first_failure_at is not None:
+            told = sum(state.failure is not None for state in self.ranks)
+            if told == len(self.ranks) or now - self._first_failure_at >= FAILURE_GRACE_SECONDS:
+                return self._failed()
+            return None
+        if all(state.finished for state in self.ranks):
+            return Verdict("passed")
+        for rank, seconds in (silent_seconds or {}).items():
+            if seconds > SILENT_SECONDS and not self.ranks[rank].finished:
+                step = self.ranks[rank].step
+                return Verdict("lost", step, rank, f"its process gave no sign of life for {seconds:.0f} s")
+        return self._timed_out(now)
+
+    def ended(self, code: int, log_tail: str, *, cancelled: bool) -> Verdict:
+        """Return the verdict of a run whose processes are gone."""
+        if self._first_failure_at is not None:
+            return self._failed()
+        if all(state.finished for state in self.ranks):
+            return Verdict("passed")
+        if cancelled:
+            return Verdict("cancelled", self.step)
+        return self._lost(code, log_tail)
+
+    def _failed(self) -> Verdict:
+        failures = [state.failure for state in self.ranks if state.failure is not None]
+        # A rank that only lost its peer is not the cause while another one has a reason of its own.
+        own = [event for event in failures if not _is_echo(event)] or failures
+        first = min(own, key=lambda event: event.time)
+        cause = f"{first.data.get('exception', 'Error')}: {first.data.get('message', '')}"
+        return Verdict("failed", first.step, first.rank, cause, dict(first.data))
+
+    def _timed_out(self, now: float) -> Verdict | None:
+        slow = [rank for rank, state in enumerate(self.ranks) if not state.finished]
+        if not slow or now - max(self.ranks[rank].step_since for rank in slow) <= self.step_limit_seconds:
+            return None
+        least = min(len(self.ranks[rank].done) for rank in slow)
+        behind = tuple(rank for rank in slow if len(self.ranks[rank].done) == least)
+        step = self.ranks[behind[0]].step
+        return Verdict("timed out", step, cause=f"No progress for {self.step_limit_seconds:.0f} s.", behind=behind)
+
+    def _lost(self, code: int, log_tail: str) -> Verdict:
+        by_pid = {state.pid: rank for rank, state in enumerate(self.ranks) if state.pid}
+        exits = [(int(found["code"]), by_pid.get(int(found["pid"]))) for found in _EXIT.finditer(log_tail)]
+        # torchrun ends the other ranks with SIGTERM itself: what killed the first one is something else.
+        exits.sort(key=lambda entry: entry[0] in (0, -signal.SIGTERM))
+        if exits:
+            exit_code, rank = exits[0]
+            step = self.ranks[rank].step if rank is not None else self.step
+            return Verdict("lost", step, rank, _how(exit_code))
+        last = next((line for line in reversed(log_tail.splitlines()) if line.strip()), "no output")
+        return Verdict("lost", self.step, cause=f"its processes ended with code {code}: {last.strip()[:300]}")
+
+
+def _is_echo(event: Event) -> bool:
+    message = str(event.data.get("message", ""))
+    return event.data.get("exception") in _SYMPTOMS and _PEER.search(message) is not None
+
+
+def _how(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"its process ended with code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    more = " (out of memory, or killed by hand)" if name == "SIGKILL" else ""
+    return f"its process was killed by {name}{more}"
