@@ -135,21 +135,24 @@ MODELS: dict[str, tuple[str, Config]] = {
 }
 
 
-def configs() -> dict[str, tuple[str, Any]]:
-    """Return `{id: (title, transformers config)}` of every catalogued model."""
-    entries = {TINY_ID: ("tiny: built in, needs no download", TINY_CONFIG), **MODELS}
-    result = {}
-    for model, (title, settings) in entries.items():
-        settings = {"dtype": "bfloat16", **settings}
-        result[model] = (title, CONFIG_MAPPING[settings["model_type"]].from_dict(settings))
-    return result
+def settings() -> dict[str, tuple[str, Config]]:
+    """Return `{id: (title, config.json entries)}` of every catalogued model."""
+    return {
+        TINY_ID: ("tiny: built in, needs no download", TINY_CONFIG),
+        **{model: (title, {"dtype": "bfloat16", **entries}) for model, (title, entries) in MODELS.items()},
+    }
+
+
+def build(entries: Config) -> Any:
+    """Return transformers' config made from config.json entries."""
+    return CONFIG_MAPPING[entries["model_type"]].from_dict(dict(entries))
 
 
 def main() -> None:
     """Build every model and write the catalogue; the same versions give the same bytes."""
     catalog = {
-        model: {"title": title, "architecture": dataclasses.asdict(architecture_of(config))}
-        for model, (title, config) in configs().items()
+        model: {"title": title, "architecture": dataclasses.asdict(architecture_of(build(entries))), "config": entries}
+        for model, (title, entries) in settings().items()
     }
     text = json.dumps(catalog, separators=(",", ":"))
     FILE.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))

@@ -6,6 +6,7 @@ import functools
 import gzip
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,7 @@ class Preset:
 class _Entry:
     title: str
     architecture: Architecture
+    config: dict[str, Any]
 
 
 @functools.cache
@@ -40,8 +42,17 @@ def presets() -> tuple[Preset, ...]:
     return tuple(Preset(model, entry.title) for model, entry in _catalog().items())
 
 
+def _entry(model: str) -> _Entry | None:
+    return {name.lower(): entry for name, entry in _catalog().items()}.get(model.lower())
+
+
 def preset(model: str) -> Architecture | None:
     """Return the architecture of a catalogued model, None for any other; letter case does not count."""
-    by_lower = {name.lower(): entry for name, entry in _catalog().items()}
-    found = by_lower.get(model.lower())
+    found = _entry(model)
     return found.architecture if found else None
+
+
+def preset_config(model: str) -> dict[str, Any] | None:
+    """Return the config.json entries that give a model of that shape, None for a model not in the catalogue."""
+    found = _entry(model)
+    return dict(found.config) if found else None

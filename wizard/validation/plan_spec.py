@@ -1,0 +1,141 @@
+"""From a Plan to a validation run on the machine at hand."""
+
+from __future__ import annotations
+
+import os
+
+from wizard.model.catalog import preset_config
+from wizard.model.errors import ModelError
+from wizard.model.tiny import TINY_ID, ensure_tiny
+from wizard.model.units import NoUnits, fsdp_units
+from wizard.plan import Plan
+from wizard.validation.spec import Device, ValidationSpec
+
+CPU_RANKS = 2
+CPU_TOKENS = 256
+"""What a laptop gets through in seconds; on GPUs the Plan's own token budget is run."""
+
+
+def spec_from_plan(
+    plan: Plan,
+    *,
+    gpus: int,
+    world_size: int | None = None,
+    random_weights: bool = False,
+    tokens: int | None = None,
+) -> ValidationSpec:
+    """Return the run that comes closest to the Plan with `gpus` GPUs at hand (0: gloo on the CPU).
+
+    Whatever differs from the Plan is said in the spec's notes.
+
+    Raises:
+        ModelError: the model has no files here and is not in the catalogue.
+    """
+    notes: list[str] = []
+    device: Device = "cuda" if gpus else "cpu"
+    ranks = world_size or (min(plan.world_size, gpus) if gpus else CPU_RANKS)
+    if ranks != plan.world_size:
+        notes.append(f"the Plan has {plan.world_size} ranks, this run {ranks}")
+    fsdp = plan.actor
+    strategy = fsdp.strategy
+    if device == "cpu" and strategy == "fsdp":
+        strategy = "fsdp2"
+        notes.append("torch's fsdp refuses to run without an accelerator, so the same wrap is validated with fsdp2")
+    attention = plan.model.attention
+    if device == "cpu" and attention == "flash_attention_2":
+        attention = "sdpa"
+        notes.append("flash attention needs a GPU; sdpa stands in for it")
+    fsdp_size = fsdp.fsdp_size
+    if fsdp_size >= ranks != plan.world_size:
+        notes.append(f"fsdp_size {fsdp_size} shards over all {ranks} ranks here")
+        fsdp_size = -1
+    model, config = _model(plan, notes)
+    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    budget = tokens or (_plan_tokens(plan, longest) if device == "cuda" else CPU_TOKENS)
+    if device == "cpu" and tokens is None:
+        notes.append(f"on the CPU a micro-batch holds {budget} tokens")
+    return ValidationSpec(
+        model=model,
+        model_config=config,
+        world_size=ranks,
+        device=device,
+        strategy=strategy,
+        wrap_classes=fsdp.wrap_classes,
+        min_num_params=fsdp.min_num_params,
+        master_dtype=fsdp.master_dtype,
+        param_dtype=fsdp.param_dtype,
+        reduce_dtype=fsdp.reduce_dtype,
+        buffer_dtype=fsdp.buffer_dtype,
+        param_offload=fsdp.param_offload,
+        optimizer_offload=fsdp.optimizer_offload,
+        offload_policy=fsdp.offload_policy and strategy == "fsdp2",
+        fsdp_size=fsdp_size,
+        ulysses_size=fsdp.ulysses_size,
+        reshard_after_forward=fsdp.reshard_after_forward,
+        forward_prefetch=fsdp.forward_prefetch,
+        use_orig_params=fsdp.use_orig_params,
+        attention=attention,
+        gradient_checkpointing=plan.model.gradient_checkpointing,
+        lora_rank=plan.model.lora_rank,
+        lora_alpha=plan.model.lora_alpha,
+        trust_remote_code=plan.model.trust_remote_code,
+        random_weights=random_weights or not model,
+        tokens=budget,
+        sequence_tokens=min(longest, budget),
+        learning_rate=plan.batches.learning_rate,
+        expected_units=_expected_units(plan, strategy),
+        notes=tuple(notes),
+    )
+
+
+def _plan_tokens(plan: Plan, longest: int) -> int:
+    if plan.batches.dynamic:
+        return plan.batches.max_tokens_per_gpu * plan.actor.ulysses_size
+    return plan.batches.micro_batch_size_per_gpu * longest
+
+
+def _model(plan: Plan, notes: list[str]) -> tuple[str, dict[str, object]]:
+    name = os.path.expanduser(plan.model.id)
+    if plan.model.id == TINY_ID:
+        return str(ensure_tiny(plan.target.python)), {}
+    if os.path.isdir(name):
+        return name, {}
+    cached = _cached(plan.model.id, plan.model.revision)
+    if cached:
+        return cached, {}
+    config = preset_config(plan.model.id)
+    if config is None:
+        raise ModelError(
+            f"model.id = {plan.model.id!r}: its files are not on this machine, so it cannot be validated. Download it "
+            f"(hf download {plan.model.id}), give its folder, or validate a preset with random weights."
+        )
+    notes.append(f"{plan.model.id} is not on this machine: a model of its shape is run with random weights")
+    return "", config
+
+
+def _cached(model: str, revision: str) -> str:
+    """Return the snapshot folder in the hub's cache if weights are there, else an empty string."""
+    from pathlib import Path
+
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    repository = hub / f"models--{model.replace('/', '--')}"
+    try:
+        commit = revision or (repository / "refs" / "main").read_text(encoding="ascii").strip()
+        folder = repository / "snapshots" / commit
+        return str(folder) if any(folder.glob("*.safetensors")) or any(folder.glob("*.bin")) else ""
+    except OSError:
+        return ""
+
+
+def _expected_units(plan: Plan, strategy: str) -> int:
+    """Return the units the wrap policy should make; 0 where it is not known or verl would stop anyway."""
+    import dataclasses
+
+    if plan.architecture is None or plan.model.lora_rank:
+        return 0
+    try:
+        units = fsdp_units(plan.architecture, dataclasses.replace(plan.actor, strategy=strategy))  # type: ignore[arg-type]
+    except NoUnits:
+        return 0
+    return sum(unit.count for unit in units)
