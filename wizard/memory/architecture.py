@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wizard.facts import Architecture, ModuleGroup
-from wizard.memory.shapes import Block, BlockDims, ModelShape, decoder_block
+from wizard.memory.shapes import Block, BlockDims, ModelShape, decoder_block, norm_inner_bytes
 from wizard.model.detect import is_container, is_embedding
 from wizard.model.units import Unit, fsdp_units
 from wizard.plan import Fsdp
@@ -21,6 +21,8 @@ class Options:
     ulysses: int = 1
     value_head: bool = False
     """The model is a critic: one output a token instead of the vocabulary."""
+    mask_tokens: int = 0
+    """Width of an explicit attention mask; 0 with flash attention."""
 
 
 def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelShape:
@@ -34,7 +36,11 @@ def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelS
     """
     units = fsdp_units(architecture, fsdp)
     layers = decoder_layers(architecture)
-    blocks = [_decoder(architecture, path, group, units, options) for path, group in layers]
+    dims = [_dims(architecture, group, options) for _, group in layers]
+    blocks = [
+        _decoder(architecture, path, group, units, options, each)
+        for (path, group), each in zip(layers, dims, strict=True)
+    ]
     paths = tuple(path for path, _ in layers)
     embedding, head = _embedding(architecture.modules), _head(architecture.modules)
     for unit in units:
@@ -59,6 +65,7 @@ def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelS
         ends_in_root=not wrapped_ends,
         output_size=head_width,
         trainable_ends=not options.lora_rank,
+        norm_bytes=float(norm_inner_bytes(dims[-1]) + options.compute_bytes) if dims else 0.0,
         output_dropout=options.value_head,
         largest_parameter=architecture.largest_parameter,
     )
@@ -84,14 +91,12 @@ def _containers(group: ModuleGroup, name: str) -> list[tuple[str, tuple[ModuleGr
     return found
 
 
-def _decoder(
-    architecture: Architecture, path: str, group: ModuleGroup, units: tuple[Unit, ...], options: Options
-) -> Block:
+def _dims(architecture: Architecture, group: ModuleGroup, options: Options) -> BlockDims:
     routed = _routed(architecture, group)
     shared = _named(group, ("shared_expert", "shared_experts"))
     hidden = architecture.hidden_size
     ffn = (shared.parameters // (3 * hidden) if shared else 0) if routed else architecture.intermediate_size
-    dims = BlockDims(
+    return BlockDims(
         hidden=hidden,
         heads=architecture.num_attention_heads,
         kv_heads=architecture.num_key_value_heads,
@@ -99,6 +104,7 @@ def _decoder(
         ffn=ffn,
         norms=max(2, sum(child.repeat for child in group.children if "norm" in child.class_name.lower())),
         qk_norm=_named(group, ("q_norm", "q_layernorm", "query_layernorm")) is not None,
+        fp32_norm=architecture.model_type.startswith("gemma"),
         experts=architecture.num_experts if routed else 0,
         experts_per_token=architecture.num_experts_per_token,
         expert_ffn=architecture.moe_intermediate_size or architecture.intermediate_size,
@@ -106,9 +112,21 @@ def _decoder(
         liger=options.liger,
         lora_rank=options.lora_rank,
         ulysses=options.ulysses,
+        mask_tokens=options.mask_tokens,
     )
+
+
+def _decoder(
+    architecture: Architecture,
+    path: str,
+    group: ModuleGroup,
+    units: tuple[Unit, ...],
+    options: Options,
+    dims: BlockDims,
+) -> Block:
+    routed = dims.experts > 0
     # A traced figure is of one repeated block with bf16 compute; the closed form covers what changes it.
-    plain = options.compute_bytes == 2 and not options.liger and not options.lora_rank and options.ulysses == 1
+    plain = options == Options(value_head=options.value_head)
     traced = float(architecture.saved_bytes_per_token) if plain and (routed or not architecture.num_experts) else 0.0
     wrapped = any(unit.kind == "block" and unit.name == path for unit in units)
     return decoder_block(dims, weights=group.parameters, repeat=group.repeat, wrapped=wrapped, saved=traced)

@@ -7,6 +7,7 @@ stays gathered from forward to the end of backward. With one rank torch switches
 
 from __future__ import annotations
 
+from wizard.memory.ends import end_of_layers, norm_bytes
 from wizard.memory.ledger import Ledger
 from wizard.memory.losses import logits_bytes
 from wizard.memory.settings import Step
@@ -28,6 +29,9 @@ class Fsdp1:
         self.root_trainable = shape.trainable - wrapped
         self.sharding = step.ranks > 1
         self.root_gathered = False
+        # verl wraps every adapter on its own, so what is gathered ahead of a layer's backward are its adapters: the
+        # layer before comes with the last of them, when most of this one's activations are gone.
+        self.prefetches_early = shape.trainable == shape.parameters
 
     def forward(self, *, train: bool) -> None:
         """Run the model to the logits, which stay held with what backward needs."""
@@ -41,10 +45,12 @@ class Fsdp1:
             for count in steps(block.repeat):
                 self._block_forward(block, f"block {index} forward", train=train)
                 ledger.hold("activations", (count - 1) * self._kept(block) if train else 0.0)
-        ledger.hold("activations", self._norm_bytes(), "final norm")
+                if self._stays_gathered:
+                    ledger.hold("unsharded", (count - 1) * self._weight(block.parameters))
+        end_of_layers(shape, step, ledger, train=train)
         ledger.hold("logits", self._logits(), "head forward")
         if not train:
-            ledger.drop("activations", self._norm_bytes() + hidden)
+            ledger.drop("activations", hidden)
         if not self.sharding:
             self._free_root()
 
@@ -60,14 +66,16 @@ class Fsdp1:
         if not self.root_gathered:
             self._gather(self.root, "root gathered again")
             self.root_gathered = True
-        prefetched = shape.blocks[-1].parameters if shape.blocks else 0
-        ledger.hold("unsharded", self._weight(prefetched))
+        if shape.blocks and not self._stays_gathered:
+            self._gather(shape.blocks[-1].parameters, "last block prefetch")
         if shape.trainable_ends:
             self._wait(shape.embedding_parameters if shape.tied else shape.head_parameters)
         ledger.hold("activations", hidden, "head backward")
         ledger.drop("logits", self._logits())
         ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
-        ledger.drop("activations", self._norm_bytes())
+        ledger.drop("activations", norm_bytes(shape, step))
+        if step.activation_offload:
+            ledger.drop("activations", hidden)
         for index in range(len(shape.blocks) - 1, -1, -1):
             block = shape.blocks[index]
             counts = list(steps(block.repeat))
@@ -83,7 +91,7 @@ class Fsdp1:
         else:
             self._wait(embedding)
             ledger.touch("embedding backward")
-        ledger.drop("activations", 2 * hidden)
+        ledger.drop("activations", hidden)
         self._reduce(self.root, self.root_trainable, "root", self.waiting, sync=sync, first=first)
         self.waiting = 0.0
 
@@ -98,18 +106,22 @@ class Fsdp1:
             ledger.touch(at, activations=block.forward_bytes_per_token * tokens)
         if train:
             ledger.hold("activations", self._kept(block))
-        ledger.drop("unsharded", self._weight(block.parameters))
+        if not self._stays_gathered:
+            ledger.drop("unsharded", self._weight(block.parameters))
 
     def _block_backward(self, block: Block, before: Block | None, name: str, *, sync: bool, first: bool) -> None:
         step, ledger = self.step, self.ledger
-        if before is not None:
-            self._gather(before.parameters, f"{name} prefetch")
+        prefetched = before.parameters if before is not None and not self._stays_gathered else 0
+        if self.prefetches_early:
+            self._gather(prefetched, f"{name} prefetch")
         recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
         for moment in block.backward:
             grads = self._weight(moment.gradient_parameters) * block.trainable / max(1, block.parameters)
             size = moment.bytes_per_token * step.tokens - recomputed
             ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
         ledger.drop("activations", self._kept(block))
+        if not self.prefetches_early:
+            self._gather(prefetched, f"{name} prefetch")
         if block.wrapped:
             grads = self._weight(block.trainable)
             ledger.hold("gradients", grads)
@@ -120,6 +132,8 @@ class Fsdp1:
     def _book(self, block: Block, count: int, *, sync: bool, first: bool) -> None:
         """Account for `count` further equal blocks whose backward looked like the last one's."""
         self.ledger.drop("activations", count * self._kept(block))
+        if self._stays_gathered:
+            self.ledger.drop("unsharded", count * self._weight(block.parameters))
         if not block.wrapped:
             self._wait(count * block.trainable)
         elif sync:
@@ -148,6 +162,9 @@ class Fsdp1:
                 self.accumulated += flat
             return
         cast = step.reduce_bytes * trainable if step.reduce_bytes != step.compute_bytes else 0.0
+        if trainable % step.ranks:
+            # A flat gradient that the ranks do not divide is copied into a padded one.
+            cast += step.reduce_bytes * trainable
         shard = step.reduce_bytes * trainable / step.ranks if self.sharding else 0.0
         ledger.touch(f"{name} reduce-scatter", unsharded=cast, gradients=shard)
         if self.accumulated and not first:
@@ -179,6 +196,11 @@ class Fsdp1:
         self.ledger.hold("unsharded", self._weight(parameters))
         self.ledger.touch(at, unsharded=self._weight(parameters) / step.ranks if self.sharding else 0.0)
 
+    @property
+    def _stays_gathered(self) -> bool:
+        """SHARD_GRAD_OP: units stay gathered from forward to backward."""
+        return self.sharding and not self.step.reshard_after_forward
+
     def _free_root(self) -> None:
         self.root_gathered = False
         self.ledger.drop("unsharded", self._weight(self.root))
@@ -192,9 +214,6 @@ class Fsdp1:
         if not step.gradient_checkpointing:
             return block.saved_bytes_per_token * step.tokens
         return 0.0 if step.activation_offload else float(step.compute_bytes * self.shape.hidden * step.tokens)
-
-    def _norm_bytes(self) -> float:
-        return (4.0 + 2 * self.step.compute_bytes) * self.shape.hidden * self.step.tokens
 
     def _logits(self) -> float:
         return logits_bytes(self.shape, self.step)

@@ -7,6 +7,7 @@ Gradients are copied into a fp32 reduce-scatter input, which lives until the nex
 
 from __future__ import annotations
 
+from wizard.memory.ends import end_of_layers, norm_bytes
 from wizard.memory.ledger import Ledger
 from wizard.memory.losses import logits_bytes
 from wizard.memory.settings import Step
@@ -48,12 +49,14 @@ class Fsdp2:
             for count in steps(block.repeat):
                 self._block_forward(block, f"block {index} forward", train=train)
                 ledger.hold("activations", (count - 1) * self._kept(block) if train else 0.0)
-        ledger.hold("activations", self._norm_bytes(), "final norm")
+                if not self.step.reshard_after_forward:
+                    ledger.hold("unsharded", (count - 1) * self._weight(block.parameters))
+        end_of_layers(shape, step, ledger, train=train)
         if not shape.ends_in_root:
             self._gather(shape.head_parameters, "head gathered")
         ledger.hold("logits", self._logits(), "head forward")
         if not train:
-            ledger.drop("activations", self._norm_bytes() + hidden)
+            ledger.drop("activations", hidden)
         if not shape.ends_in_root:
             self._reshard(shape.head_parameters)
         self._reshard(self.root)
@@ -68,6 +71,9 @@ class Fsdp2:
         """
         shape, step, ledger = self.shape, self.step, self.ledger
         hidden = step.compute_bytes * shape.hidden * step.tokens
+        if step.activation_offload and step.gradient_checkpointing and not shape.ends_in_root:
+            # verl's offload checkpoints every FSDP unit, the head too: its logits are computed again.
+            ledger.hold("logits", self._logits(), "head recomputed")
         self._gather_backward(self.root, "root gathered again")
         if not shape.ends_in_root:
             self._gather_backward(shape.head_parameters, "head gathered again")
@@ -75,12 +81,16 @@ class Fsdp2:
         self._wait(self._trainable_end(shape.embedding_parameters if shape.tied else shape.head_parameters))
         ledger.hold("activations", hidden, "head backward")
         ledger.drop("logits", self._logits())
+        if step.activation_offload and step.gradient_checkpointing and not shape.ends_in_root:
+            ledger.drop("logits", self._logits())
         if not shape.ends_in_root:
             head = self._trainable_end(shape.head_parameters)
-            self._reduce(shape.head_parameters, head, "head", sync=sync, first=first)
+            self._reduce(shape.head_parameters, head, "head", sync=sync, first=first, lingers=True)
             self.waiting = 0.0
         ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
-        ledger.drop("activations", self._norm_bytes())
+        ledger.drop("activations", norm_bytes(shape, step))
+        if step.activation_offload:
+            ledger.drop("activations", hidden)
         for index in range(len(shape.blocks) - 1, -1, -1):
             block = shape.blocks[index]
             counts = list(steps(block.repeat))
@@ -92,11 +102,10 @@ class Fsdp2:
                     self._book(block, count - 1, sync=sync, first=first)
         embedding = self._trainable_end(shape.embedding_parameters)
         if not shape.ends_in_root:
-            ledger.hold("unsharded", self._weight(shape.embedding_parameters), "embedding gathered again")
-            self._free_flat()
+            self._gather_prefetched(shape.embedding_parameters, "embedding")
             ledger.hold("gradients", self._weight(embedding), "embedding backward")
-            ledger.drop("activations", 2 * hidden)
-            self._reduce(shape.embedding_parameters, embedding, "embedding", sync=sync, first=first)
+            ledger.drop("activations", hidden)
+            self._reduce(shape.embedding_parameters, embedding, "embedding", sync=sync, first=first, lingers=True)
         else:
             if shape.tied:
                 # Embedding and head give a gradient each to the one weight: autograd adds them into a third tensor.
@@ -104,7 +113,7 @@ class Fsdp2:
             else:
                 self._wait(embedding)
                 ledger.touch("embedding backward")
-            ledger.drop("activations", 2 * hidden)
+            ledger.drop("activations", hidden)
         self._reduce(self.root, self.root_trainable, "root", sync=sync, first=first, held=self.waiting)
         self.waiting = 0.0
         ledger.drop("unsharded", self.reducing)
@@ -125,8 +134,7 @@ class Fsdp2:
 
     def _block_backward(self, block: Block, before: Block | None, name: str, *, sync: bool, first: bool) -> None:
         step, ledger = self.step, self.ledger
-        ledger.hold("unsharded", self._weight(block.parameters), f"{name} gathered again")
-        self._free_flat()
+        self._gather_prefetched(block.parameters, name)
         self._prefetch(self._ends(before))
         recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
         for moment in block.backward:
@@ -143,6 +151,8 @@ class Fsdp2:
     def _book(self, block: Block, count: int, *, sync: bool, first: bool) -> None:
         """Account for `count` further equal blocks whose backward looked like the last one's."""
         self.ledger.drop("activations", count * self._kept(block))
+        if not self.step.reshard_after_forward:
+            self.ledger.drop("unsharded", count * self._weight(block.parameters))
         if not block.wrapped:
             self._wait(count * block.trainable)
         elif sync:
@@ -152,9 +162,20 @@ class Fsdp2:
             self._accumulate(count * block.trainable)
 
     def _reduce(
-        self, parameters: float, trainable: float, name: str, *, sync: bool, first: bool, held: float | None = None
+        self,
+        parameters: float,
+        trainable: float,
+        name: str,
+        *,
+        sync: bool,
+        first: bool,
+        held: float | None = None,
+        lingers: bool = False,
     ) -> None:
-        """Post-backward of a unit whose gradients (`held` bytes, by default bf16 of all trainable) are held."""
+        """Post-backward of a unit whose gradients (`held` bytes, by default bf16 of all trainable) are held.
+
+        `lingers`: the unit has one parameter. foreach_reduce's loop variable keeps a unit's last gradient to its end.
+        """
         step, ledger = self.step, self.ledger
         grads = self._weight(trainable) if held is None else held
         reduce_bytes = step.reduce_bytes * trainable
@@ -176,12 +197,17 @@ class Fsdp2:
         ledger.drop("unsharded", self.reducing)
         self.reducing = float(reduce_bytes)
         ledger.hold("unsharded", reduce_bytes, f"{name} reduce-scatter input")
-        ledger.drop("gradients", grads)
-        self._release_accumulated(trainable)
+        lingers = lingers and step.ranks > 1
+        if not lingers:
+            ledger.drop("gradients", grads)
+            self._release_accumulated(trainable)
         ledger.touch(f"{name} reduce-scatter", gradients=reduce_bytes / step.ranks)
         if step.reduce_bytes != step.master_bytes:
             cast_bytes = (step.reduce_bytes + step.master_bytes) * trainable / step.ranks
             ledger.touch(f"{name} gradient cast", gradients=cast_bytes)
+        if lingers:
+            ledger.drop("gradients", grads)
+            self._release_accumulated(trainable)
         self._shard_gradient(trainable, first=first)
 
     def _wait(self, elements: float) -> None:
@@ -204,29 +230,38 @@ class Fsdp2:
             self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks)
 
     def _gather(self, parameters: float, at: str) -> None:
-        """Forward: the flat buffer before is freed once this one is gathered, then the copy-out is allocated."""
+        """Forward: the flat buffer before is freed after this unit's copy-out: wait_for_unshard's local variable
+        `prev_all_gather_state` keeps it until then."""
         if not parameters:
             return
         step, flat = self.step, self._flat(parameters)
         staged = step.compute_bytes * parameters / step.ranks if step.ranks > 1 else 0.0
         self.ledger.hold("unsharded", flat)
         self.ledger.touch(at, unsharded=staged)
+        self.ledger.hold("unsharded", self._weight(parameters), f"{at} gather")
         self._free_flat()
         self.flat = flat
-        self.ledger.hold("unsharded", self._weight(parameters), at)
 
     def _gather_backward(self, parameters: float, at: str) -> None:
-        if parameters:
+        if parameters and self.step.reshard_after_forward:
             flat = self._flat(parameters)
             self.ledger.hold("unsharded", flat + self._weight(parameters), at)
             self.ledger.drop("unsharded", flat)
 
+    def _gather_prefetched(self, parameters: float, name: str) -> None:
+        """Backward: the flat buffer was gathered ahead and is freed after the copy-out."""
+        if self.step.reshard_after_forward:
+            self.ledger.hold("unsharded", self._weight(parameters), f"{name} gathered again")
+            self._free_flat()
+
     def _prefetch(self, parameters: float) -> None:
-        self.flat = self._flat(parameters)
+        self.flat = self._flat(parameters) if self.step.reshard_after_forward else 0.0
         self.ledger.hold("unsharded", self.flat)
 
     def _reshard(self, parameters: float) -> None:
-        self.ledger.drop("unsharded", self._weight(parameters))
+        """After forward."""
+        if self.step.reshard_after_forward:
+            self.ledger.drop("unsharded", self._weight(parameters))
 
     def _free_flat(self) -> None:
         self.ledger.drop("unsharded", self.flat)
@@ -248,9 +283,6 @@ class Fsdp2:
         if not step.gradient_checkpointing:
             return block.saved_bytes_per_token * step.tokens
         return 0.0 if step.activation_offload else float(step.compute_bytes * self.shape.hidden * step.tokens)
-
-    def _norm_bytes(self) -> float:
-        return (4.0 + 2 * self.step.compute_bytes) * self.shape.hidden * self.step.tokens
 
     def _logits(self) -> float:
         return logits_bytes(self.shape, self.step)

@@ -117,8 +117,14 @@ class Loss:
             if self.step.entropy_checkpointing:
                 self._keep(ledger, self.fp32 + self.cast, "entropy recomputed")
             ledger.touch("entropy product backward", logits=2 * self.fp32 + self.logits)
-            ledger.touch("entropy logsumexp backward", logits=4 * self.fp32 - self.logits)
+            # A checkpoint's recomputation has logits of its own, whose gradient is added to the others at its end.
+            logits = self.logits if self.step.entropy_checkpointing else -self.logits
+            ledger.touch("entropy logsumexp backward", logits=4 * self.fp32 + logits)
         elif entropy == "chunked":
-            ledger.touch("entropy chunk backward", logits=4 * self.chunk + self.logits)
+            ledger.touch("entropy chunk backward", logits=3 * self.chunk)
+            # A chunk's gradient comes as a full tensor of zeros around it.
+            ledger.touch("entropy chunk gradient", logits=self.logits - 1.5 * self.chunk)
+        elif entropy == "compiled_chunked":
+            ledger.touch("entropy chunk backward", logits=self.logits + 3 * self.chunk)
         else:
             ledger.touch("entropy backward", logits=self.logits)

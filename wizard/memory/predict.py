@@ -49,14 +49,16 @@ def actor_update_phase(plan: Plan) -> PhasePeak:
 
 
 def _update_phase(plan: Plan, role: TrainedRole, name: PhaseName) -> PhasePeak:
-    ledger = actor_update(role_shape(plan, role), update_step(plan, role))
+    step = update_step(plan, role)
+    ledger = actor_update(role_shape(plan, role, step.tokens), step)
     return _phase(plan, role, name, ledger)
 
 
 def _scoring_phase(plan: Plan, name: PhaseName) -> PhasePeak:
     # With LoRA the reference is the actor with its adapters switched off.
     role: ScoringRole = "ref" if name == "ref_log_prob" and not plan.model.lora_rank else "actor"
-    return _phase(plan, role, name, log_prob(role_shape(plan, role), log_prob_step(plan, role)))
+    step = log_prob_step(plan, role)
+    return _phase(plan, role, name, log_prob(role_shape(plan, role, step.tokens), step))
 
 
 def _phase(plan: Plan, role: Role, name: PhaseName, ledger: Ledger) -> PhasePeak:

@@ -6,7 +6,7 @@ from wizard.memory.fsdp1 import Fsdp1
 from wizard.memory.fsdp2 import Fsdp2
 from wizard.memory.ledger import Ledger
 from wizard.memory.losses import Loss
-from wizard.memory.settings import Step
+from wizard.memory.settings import CUBLAS_WORKSPACE_BYTES, Step
 from wizard.memory.shapes import ModelShape
 
 REPLAYED_MICRO_BATCHES = 3
@@ -19,7 +19,8 @@ def actor_update(shape: ModelShape, step: Step) -> Ledger:
     ledger.stage("fwd")
     shard = 0.0 if step.offload_policy else shape.parameters / step.ranks
     trained = 0.0 if step.offload_policy else shape.trainable / step.ranks
-    ledger.hold("workspace", step.workspace_bytes)
+    ledger.hold("workspace", 2 * CUBLAS_WORKSPACE_BYTES)
+    ledger.hold("activations", step.mask_bytes)
     ledger.hold("parameters", step.master_bytes * shard)
     ledger.hold("optimizer", 2 * step.master_bytes * trained, "resident")
     engine = engine_of(shape, step, ledger)
@@ -33,6 +34,7 @@ def actor_update(shape: ModelShape, step: Step) -> Ledger:
         ledger.stage("bwd")
         loss.backward(ledger)
         engine.backward(sync=not step.no_sync or index == micro_batches - 1, first=index == 0)
+    ledger.drop("activations", step.mask_bytes)
     ledger.stage("opt")
     # foreach AdamW takes the square root of all second moments at once (torch `optim/adam.py` _multi_tensor_adam).
     ledger.touch("AdamW step", optimizer=step.master_bytes * trained)
@@ -44,7 +46,9 @@ def log_prob(shape: ModelShape, step: Step) -> Ledger:
     ledger = Ledger()
     ledger.stage("fwd")
     shard = 0.0 if step.offload_policy else shape.parameters / step.ranks
-    ledger.hold("workspace", step.workspace_bytes)
+    # Only the forward thread has a cuBLAS handle.
+    ledger.hold("workspace", CUBLAS_WORKSPACE_BYTES)
+    ledger.hold("activations", step.mask_bytes)
     ledger.hold("parameters", step.master_bytes * shard, "resident")
     if step.log_prob_optimizer_resident and not step.offload_policy:
         ledger.hold("optimizer", 2 * step.master_bytes * shape.trainable / step.ranks, "resident")

@@ -61,8 +61,8 @@ def architecture_of(plan: Plan, role: Role) -> Architecture:
     return found
 
 
-def role_shape(plan: Plan, role: EngineRole) -> ModelShape:
-    """Return the model's shape as the role's engine builds it."""
+def role_shape(plan: Plan, role: EngineRole, tokens: int = 0) -> ModelShape:
+    """Return the model's shape as the role's engine builds it, for micro-batches of `tokens`."""
     fsdp = plan.fsdp(role)
     lora = plan.model.lora_rank if role != "ref" else 0
     return shape_of(
@@ -74,6 +74,7 @@ def role_shape(plan: Plan, role: EngineRole) -> ModelShape:
             lora_rank=lora,
             ulysses=fsdp.ulysses_size,
             value_head=role == "critic",
+            mask_tokens=_mask_tokens(plan, tokens),
         ),
     )
 
@@ -101,7 +102,7 @@ def update_step(plan: Plan, role: TrainedRole) -> Step:
         no_sync=fsdp.no_sync,
         offload_policy=fsdp.offload_policy and fsdp.strategy == "fsdp2",
         scaled_logits=actor and plan.rollout.temperature != 1.0,
-        mask_bytes_per_token=_mask_bytes(plan, work.tokens),
+        mask_bytes=_mask_tokens(plan, work.tokens) ** 2,
     )
 
 
@@ -129,7 +130,7 @@ def log_prob_step(plan: Plan, role: ScoringRole) -> Step:
         offload_policy=forward_only or (fsdp.offload_policy and fsdp.strategy == "fsdp2"),
         scaled_logits=plan.rollout.temperature != 1.0,
         log_prob_optimizer_resident=not fsdp.optimizer_offload,
-        mask_bytes_per_token=_mask_bytes(plan, tokens),
+        mask_bytes=_mask_tokens(plan, tokens) ** 2,
     )
 
 
@@ -171,10 +172,10 @@ def _entropy_path(plan: Plan, fsdp: Fsdp) -> EntropyPath:
         return "none"
     compiled = all(not name.endswith("use_torch_compile") or value for name, value in plan.extra_overrides)
     if fsdp.entropy_chunking:
-        return "chunked"
+        return "compiled_chunked" if compiled else "chunked"
     return "compiled" if compiled else "eager"
 
 
-def _mask_bytes(plan: Plan, tokens: int) -> float:
+def _mask_tokens(plan: Plan, tokens: int) -> int:
     """Packed sequences need a mask of tokens × tokens without flash attention (transformers `masking_utils.py`)."""
-    return float(tokens) if plan.model.attention != "flash_attention_2" and plan.model.use_remove_padding else 0.0
+    return tokens if plan.model.attention != "flash_attention_2" and plan.model.use_remove_padding else 0

@@ -9,7 +9,7 @@ LossPath = Literal["flash", "v2", "ce32", "fused", "value"]
 """How log-probabilities come from logits: flash-attn's Triton cross entropy, verl's row loop without flash-attn
 (`logprobs_from_logits_v2`), a plain fp32 cross entropy, fused kernels that never
 hold the logits, or a critic's value loss."""
-EntropyPath = Literal["none", "eager", "compiled", "chunked"]
+EntropyPath = Literal["none", "eager", "compiled", "chunked", "compiled_chunked"]
 
 CUBLAS_WORKSPACE_BYTES = 32 * 2**20
 """torch 2.11 `aten/src/ATen/cuda/CUDABlas.cpp` (getChosenWorkspaceSize): 32 MiB on Hopper, per handle and stream;
@@ -42,7 +42,6 @@ class Step:
     """Temperature other than 1: verl divides the logits into a new tensor."""
     loss_chunk_rows: int = 0
     """Rows a Python imitation of flash-attn's kernel handles at once; 0 is the kernel itself, without temporaries."""
-    mask_bytes_per_token: float = 0.0
-    """Bytes per token of an attention mask that all layers share; it grows with the tokens."""
-    workspace_bytes: int = 2 * CUBLAS_WORKSPACE_BYTES
+    mask_bytes: int = 0
+    """Bytes of a boolean attention mask that all layers share."""
     log_prob_optimizer_resident: bool = True

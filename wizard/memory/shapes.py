@@ -59,6 +59,8 @@ class BlockDims:
     norms: int = 2
     """RMSNorms over the hidden size: 2, or 4 as in Gemma."""
     qk_norm: bool = False
+    fp32_norm: bool = False
+    """The norm's product with the weight stays fp32, as in Gemma."""
     experts: int = 0
     experts_per_token: int = 0
     expert_ffn: int = 0
@@ -66,6 +68,8 @@ class BlockDims:
     liger: bool = False
     lora_rank: int = 0
     ulysses: int = 1
+    mask_tokens: int = 0
+    """Width of an explicit attention mask: sdpa on packed sequences; 0 for flash attention."""
 
     @property
     def query(self) -> int:
@@ -98,12 +102,12 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     """
     w, h, f, lora = dims.compute_bytes, dims.hidden, dims.ffn, dims.lora_rank
     q, kv = dims.query, dims.key_value
-    frozen_norm = w * h if lora else 0
-    norm = (2 * w * h if dims.liger else (FP32 + 2 * w) * h) - frozen_norm
-    post_norm = (FP32 + w) * h - frozen_norm
-    attention = w * (2 * q + 2 * kv) + FP32 * dims.heads
+    inner = norm_inner_bytes(dims)
+    norm, post_norm = (inner + w) * h, inner * h
+    # sdpa with a mask repeats keys and values to all heads and keeps the mask in compute dtype.
+    attention = w * (2 * q + 2 * (q if dims.mask_tokens else kv)) + FP32 * dims.heads + w * dims.mask_tokens
     if dims.qk_norm:
-        attention += (FP32 + (0 if lora else w)) * (q + kv)
+        attention += inner * (q + kv)
     if dims.ulysses > 1:
         attention += w * q
     mlp = (3 if dims.liger else 4) * w * f
@@ -115,19 +119,24 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     kept = saved or kept
     total = weights + dims.lora_parameters
     mlp_weights = 3 * f * h + 3 * dims.experts * dims.expert_ffn * h
+    # Liger writes the gradients of gate and up over their values.
     moments = [
-        Moment("MLP backward", kept + w * h + 2 * w * f, f * h),
+        Moment("MLP backward", kept + w * h + (1 if dims.liger else 2) * w * f, f * h),
         Moment(
             "attention backward",
             kept - mlp - routed - norm + w * h + w * (4 * q + 2 * kv) + FP32 * q,
             mlp_weights + h * q,
         ),
-        Moment("norm backward", (6 * FP32 + w) * h, weights),
+        Moment("norm backward", (4 * w if dims.liger else 6 * FP32 + w) * h, weights),
     ]
     forward = [2 * w * h + 3 * w * f, w * h + 2 * FP32 * h, 2 * w * h + w * (4 * q + 2 * kv)]
     if dims.experts:
         k, e = dims.experts_per_token, dims.expert_ffn
-        moments.append(Moment("experts backward", kept + w * h + k * w * (h + 3 * e), dims.experts * e * h))
+        # Weighted outputs are combined by a product whose two gradients stand beside the output's own.
+        moments.append(Moment("experts output backward", kept + w * h + 3 * k * w * h))
+        # Input and its gradient, the gradient of gate and up, and all experts' weight gradients.
+        pairs = k * w * (2 * h + 2 * e)
+        moments.append(Moment("experts backward", kept - routed + w * h + pairs, 3 * dims.experts * e * h))
         forward.append(2 * w * h + k * w * (h + 5 * e))
     return Block(
         weights=total,
@@ -139,6 +148,15 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
         kept_forward_bytes_per_token=2 * w * h,
         backward=tuple(moments),
     )
+
+
+def norm_inner_bytes(dims: BlockDims) -> int:
+    """Bytes per element that an RMSNorm keeps beside its output: the fp32 copy and the normalised tensor; a frozen
+    weight spares the latter, Liger keeps its input alone."""
+    if dims.liger:
+        return dims.compute_bytes
+    normalised = FP32 if dims.fp32_norm else dims.compute_bytes
+    return FP32 + (0 if dims.lora_rank else normalised)
 
 
 def _routed_bytes(dims: BlockDims) -> float:
@@ -171,6 +189,8 @@ class ModelShape:
     """Width of the head: the vocabulary, or 1 for a value model; 0 means the vocabulary."""
     trainable_ends: bool = True
     """Whether embedding, head and root get gradients; LoRA freezes them."""
+    norm_bytes: float = 8.0
+    """Bytes per element that the final norm keeps, its output among them."""
     output_dropout: bool = False
     """Whether a dropout stands before the head, as in transformers' token classification models."""
     largest_parameter: int = 0

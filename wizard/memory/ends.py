@@ -1,0 +1,28 @@
+"""From the last layer's output to the input of the head, the same under both strategies."""
+
+from __future__ import annotations
+
+from wizard.memory.ledger import Ledger
+from wizard.memory.settings import Step
+from wizard.memory.shapes import ModelShape
+
+
+def norm_bytes(shape: ModelShape, step: Step) -> float:
+    """Return what the final norm keeps for backward, its output (the head's input) among it."""
+    return shape.norm_bytes * shape.hidden * step.tokens
+
+
+def end_of_layers(shape: ModelShape, step: Step, ledger: Ledger, *, train: bool) -> None:
+    """Go from the last layer's output, which is held, to the head's input.
+
+    In training the output goes with its last reader and the norm's tensors stay; without gradients only the norm's
+    output takes its place.
+    """
+    hidden = step.compute_bytes * shape.hidden * step.tokens
+    if not train:
+        ledger.touch("final norm", activations=norm_bytes(shape, step))
+        return
+    ledger.hold("activations", norm_bytes(shape, step), "final norm")
+    if not step.activation_offload:
+        # verl's offload leaves the last group, the last layer's output, on the GPU.
+        ledger.drop("activations", hidden)
