@@ -27,7 +27,7 @@ class BlockGroup:
     class_names: tuple[str, ...]
     count: int
     parameters: int
-    """Elements in all the group's blocks together."""
+    """Elements in all the group's blocks together, those they share counted once."""
 
 
 def is_container(group: ModuleGroup) -> bool:
@@ -77,7 +77,8 @@ def _walk(parent: ModuleGroup, path: str, floor: float) -> list[BlockGroup]:
     taken: list[ModuleGroup] = []
     size = sum(member.numel * member.repeat for member in blocks)
     if _count(blocks) >= 2 and size >= floor and not any(_holds_layers(block, floor) for block in blocks):
-        accepted.append(BlockGroup(path, tuple(sorted(kinds)), _count(blocks), size))
+        held = sum(member.parameters * member.repeat for member in blocks)
+        accepted.append(BlockGroup(path, tuple(sorted(kinds)), _count(blocks), held))
         taken = blocks
     for child in parent.children:
         if child not in taken:
