@@ -72,8 +72,8 @@ PACKAGES = {
         Package("torch", "torch", "training and validation", ">=2.4"),
         Package("transformers", "transformers", "models", ">=4.40"),
         Package("verl", "verl", "the training itself; validation runs without it"),
-        Package("vllm", "vllm", "rollout"),
-        Package("sglang", "sglang", "rollout"),
+        Package("vllm", "vllm", "the rollout (vllm or sglang)"),
+        Package("sglang", "sglang", "the rollout (vllm or sglang)"),
         Package("flash-attn", "flash_attn", "verl's default attention, packed sequences and Ulysses"),
         Package("ray", "ray", "verl's workers"),
         Package("hydra-core", "hydra", "verl's configuration"),
@@ -156,7 +156,7 @@ def _verl_row(version: str) -> Row:
         recorded_version(version)
     except SchemaError:
         known = ", ".join(known_versions())
-        return Row("verl", version, State.WARN, f"its keys are not recorded here (recorded: {known}): they go unchecked")
+        return Row("verl", version, State.WARN, f"its keys are not recorded here (recorded: {known}): unchecked")
     return Row("verl", version, State.OK, PACKAGES["verl"].purpose)
 
 
