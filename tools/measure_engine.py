@@ -119,7 +119,9 @@ class Measurement:
         if not self.on_cpu:
             torch._C._cuda_clearCublasWorkspaces()
             torch.cuda.empty_cache()
-            self.offset = torch.cuda.memory_allocated()
+            # verl trains with expandable segments (`engine_workers.py` update_weights turns them on at its end).
+            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+            self.offset, self.reserved_offset = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
         model, optimizer = self._build()
         row: dict[str, Any] = {}
         for step in range(3):
@@ -137,8 +139,9 @@ class Measurement:
                     "resident_bytes": self._allocated(),
                 }
                 if not self.on_cpu:
-                    row["reserved_bytes"] = self.reserved
+                    row["reserved_bytes"] = self.reserved - self.reserved_offset
                     row["reserved_by_stream_bytes"] = self._by_stream()
+        release(model, optimizer)
         row["alive_at_peak"] = self.held
         row["parameters"] = self.parameters
         row["offset_bytes"] = self.offset
@@ -182,7 +185,8 @@ class Measurement:
 
     def _build(self) -> tuple[nn.Module, Any]:
         case = self.case
-        kind = transformers.AutoModelForTokenClassification if case.mode == "value" else transformers.AutoModelForCausalLM
+        value = case.mode == "value"
+        kind = transformers.AutoModelForTokenClassification if value else transformers.AutoModelForCausalLM
         # fsdp shards a built model; fsdp2 is sharded on the meta device and filled afterwards.
         on_meta = case.strategy == "fsdp2" and not self.on_cpu
         with torch.device("meta" if on_meta else self.device):
@@ -267,6 +271,11 @@ class Measurement:
         from torch.distributed.fsdp.wrap import _or_policy, lambda_auto_wrap_policy, transformer_auto_wrap_policy
 
         case, mesh = self.case, self._mesh()
+        strategies = (
+            (ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD)
+            if case.reshard_after_forward
+            else (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2)
+        )
         wrapped = {type(module) for module in model.modules() if type(module).__name__ in classes}
         policy: Callable[..., Any] = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=wrapped)
         if case.lora_rank:
@@ -277,7 +286,7 @@ class Measurement:
             model,
             auto_wrap_policy=policy,
             device_id=torch.cuda.current_device(),
-            sharding_strategy=ShardingStrategy.FULL_SHARD if mesh.ndim == 1 else ShardingStrategy.HYBRID_SHARD,
+            sharding_strategy=strategies[mesh.ndim - 1],
             mixed_precision=MixedPrecision(
                 param_dtype=DTYPES[case.param_dtype], reduce_dtype=DTYPES[case.reduce_dtype], buffer_dtype=torch.float32
             ),
@@ -299,7 +308,7 @@ class Measurement:
             model.eval()
             with torch.no_grad():
                 self._forward(model, inputs)
-            if case.strategy == "fsdp2" and 1 < case.fsdp_size:
+            if case.strategy == "fsdp2" and case.fsdp_size > 1:
                 model.reshard()
             return
         model.train()
@@ -396,6 +405,18 @@ class Measurement:
         gradients = [each.grad for each in parameters if each.grad is not None]
         # The norm of a DTensor is a DTensor; on a pretended world its value is this rank's alone.
         _clip_grads_with_norm_(parameters, 1.0, _get_total_norm(gradients, 2.0).to(self.device))
+
+
+def release(model: nn.Module, optimizer: Any) -> None:
+    """Free a case's tensors: FSDP1 keeps its modules alive in reference cycles through hooks."""
+    optimizer.state.clear()
+    for parameter in model.parameters():
+        parameter.grad = None
+        for name in ("_local_shard", "_mp_shard", "_full_param_padded", "_saved_grad_shard", "_cpu_grad"):
+            if getattr(parameter, name, None) is not None:
+                setattr(parameter, name, None)
+        with contextlib.suppress(RuntimeError):
+            parameter.data = parameter.data.new_empty(0)
 
 
 def _base(model: nn.Module) -> nn.Module:

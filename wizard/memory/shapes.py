@@ -103,11 +103,11 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     w, h, f, lora = dims.compute_bytes, dims.hidden, dims.ffn, dims.lora_rank
     q, kv = dims.query, dims.key_value
     inner = norm_inner_bytes(dims)
-    norm, post_norm = (inner + w) * h, inner * h
+    norm, post_norm = (inner + w) * h + FP32, inner * h + FP32
     # sdpa with a mask repeats keys and values to all heads and keeps the mask in compute dtype.
     attention = w * (2 * q + 2 * (q if dims.mask_tokens else kv)) + FP32 * dims.heads + w * dims.mask_tokens
     if dims.qk_norm:
-        attention += inner * (q + kv)
+        attention += inner * (q + kv) + FP32 * (dims.heads + dims.kv_heads)
     if dims.ulysses > 1:
         attention += w * q
     mlp = (3 if dims.liger else 4) * w * f
