@@ -27,7 +27,7 @@ def architecture_of(
     Raises:
         ModelError: no language model can be built from the config.
     """
-    model = _build(config, trust_remote_code, role)
+    model = build_model(config, trust_remote_code=trust_remote_code, role=role)
     tree = module_tree(model)
     text = config.get_text_config()
     blocks = detect_blocks(tree)
@@ -69,8 +69,14 @@ def architecture_of(
     )
 
 
-def _build(config: Any, trust_remote_code: bool, role: str) -> Any:
-    """Build the class that verl 0.9.1 would: `utils/model.py`, `get_hf_auto_model_class`, `load_valuehead_model`."""
+def build_model(config: Any, *, trust_remote_code: bool = False, role: str = "actor") -> Any:
+    """Build on the meta device the class that verl 0.9.1 would.
+
+    Source: `utils/model.py`, `get_hf_auto_model_class` and `load_valuehead_model`.
+
+    Raises:
+        ModelError: transformers has no such class for the config, or a package is missing.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
 
     if role == "critic":

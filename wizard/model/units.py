@@ -28,11 +28,11 @@ class Unit:
     kind: str = ""
     """`root`, `embedding`, `head` or `block`."""
     nested: bool = False
-    """Inside another unit. FSDP1 allows it, and gathers it within the outer unit's forward."""
+    """Inside another unit. FSDP1 allows it, and gathers it within the outer unit's forward; FSDP2 does not."""
 
 
 class NoUnits(ValueError):
-    """verl stops while it builds the wrap policy; the message is for the person."""
+    """verl stops while it wraps the model; the message is for the person."""
 
 
 def given_classes(architecture: Architecture, fsdp: Fsdp) -> tuple[str, ...] | None:
@@ -55,7 +55,8 @@ def fsdp_units(architecture: Architecture, fsdp: Fsdp) -> tuple[Unit, ...]:
     """Return the units in the order of `named_modules`, equal ones told once, the root unit last.
 
     Raises:
-        NoUnits: verl would stop, as it does when none of the names is a class of the model.
+        NoUnits: verl would stop, as it does when none of the names is a class of the model, and as torch's
+            `fully_shard` does when a unit lies inside another.
     """
     given = given_classes(architecture, fsdp)
     by_size = fsdp.min_num_params > 0
@@ -73,7 +74,23 @@ def fsdp_units(architecture: Architecture, fsdp: Fsdp) -> tuple[Unit, ...]:
         picked = _size_targets(architecture.modules, fsdp.min_num_params)
     else:
         picked = _class_targets(architecture, fsdp)
-    return _units(architecture.modules, picked)
+    units = _units(architecture.modules, picked)
+    if fsdp.strategy == "fsdp2":
+        _refuse_nested(units)
+    return units
+
+
+def _refuse_nested(units: tuple[Unit, ...]) -> None:
+    """verl wraps in the order of `named_modules`, outer first, and torch cannot shard a sharded parameter again."""
+    for inner in units:
+        if inner.nested and inner.parameters:
+            outer = next(unit for unit in units if inner.name.startswith(f"{unit.name}."))
+            by_itself = " (verl wraps embeddings by itself when they are not tied)" if inner.kind == "embedding" else ""
+            raise NoUnits(
+                f"{inner.class_name} ({inner.name}) lies inside {outer.class_name}, and both would be units"
+                f"{by_itself}: torch's fully_shard stops with 'Cannot concatenate overlapping meshes'. "
+                f"Leave out {outer.class_name if inner.kind == 'embedding' else inner.class_name}."
+            )
 
 
 def _unresolved(architecture: Architecture, given: tuple[str, ...]) -> str:
