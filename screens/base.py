@@ -1,0 +1,117 @@
+"""What all steps have in common: title line, content, findings, help line, and moving between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.events import DescendantFocus, Resize
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from screens.steps import STEPS
+from screens.widgets.fields import FieldRow
+from screens.widgets.findings import FindingsPanel
+from wizard.findings import Finding, Severity
+from wizard.plan import Plan
+
+if TYPE_CHECKING:
+    from screens.app import WizardApp
+
+SMALLEST = (60, 18)
+"""Columns and lines below which a screen says that it needs more room."""
+
+
+class StepScreen(Screen[None]):
+    """A step of the wizard. Subclasses give `step_id`, `intro`, `findings_of`, `compose_step` and `plan_changed`."""
+
+    DEFAULT_CSS = """
+    StepScreen { layout: vertical; }
+    StepScreen > #title { height: 1; background: $primary-background; color: $text; text-style: bold; }
+    StepScreen > #body { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
+    StepScreen > #body:focus { background: $surface; }
+    StepScreen #intro { color: $text-muted; height: auto; }
+    StepScreen > #bottom { height: auto; max-height: 50%; }
+    StepScreen #hint { height: auto; max-height: 2; padding: 0 1; color: $text-muted; }
+    StepScreen #small { display: none; color: $text-warning; }
+    StepScreen.small #small { display: block; }
+    """
+
+    step_id: ClassVar[str]
+    intro: ClassVar[str] = ""
+    """One or two sentences on what is decided here."""
+    findings_of: ClassVar[Sequence[str]] = ()
+    """Beginnings of the Plan paths whose findings this step shows; empty shows none, `("",)` all."""
+    guide: ClassVar[str] = ""
+    """What the help key shows for this step."""
+
+    app: WizardApp
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="title", markup=False)
+        yield Static(f"at least {SMALLEST[0]}×{SMALLEST[1]} is needed to see everything", id="small", markup=False)
+        with VerticalScroll(id="body", can_focus=False):
+            if self.intro:
+                yield Static(self.intro, id="intro", markup=False)
+            yield from self.compose_step()
+        with Vertical(id="bottom"):
+            if self.findings_of:
+                yield FindingsPanel([] if "" in self.findings_of else self.findings_of, id="findings")
+            yield Static("", id="hint", markup=False)
+        yield Footer(compact=True, show_command_palette=False)
+
+    def compose_step(self) -> ComposeResult:
+        """Yield the step's own widgets."""
+        return iter(())
+
+    def plan_changed(self, plan: Plan) -> None:
+        """Show the Plan; called when the step appears and after every change."""
+
+    def judged(self, findings: Sequence[Finding]) -> None:
+        """Show the findings; called after every change, once the rules have looked at it."""
+        for panel in self.query(FindingsPanel):
+            panel.show(findings)
+        self._draw_title(findings)
+
+    @property
+    def step_index(self) -> int:
+        """Position of this step, from 0."""
+        return next(index for index, step in enumerate(STEPS) if step.id == self.step_id)
+
+    @property
+    def first_fix_panel(self) -> FindingsPanel | None:
+        """The panel that the fix key asks."""
+        return next(iter(self.query(FindingsPanel)), None)
+
+    def on_mount(self) -> None:
+        self._draw_title(())
+        self.plan_changed(self.app.plan)
+
+    def on_screen_resume(self) -> None:
+        self.plan_changed(self.app.plan)
+        self.judged(self.app.findings)
+
+    def on_resize(self, event: Resize) -> None:
+        self.set_class(event.size.width < SMALLEST[0] or event.size.height < SMALLEST[1], "small")
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        row = next((node for node in event.widget.ancestors_with_self if isinstance(node, FieldRow)), None)
+        self.query_one("#hint", Static).update(f"{row.path}: {row.spec.help}" if row else "")
+
+    def on_field_row_edited(self, event: FieldRow.Edited) -> None:
+        self.app.edit(event.path, event.value)
+
+    def on_findings_panel_fix_chosen(self, event: FindingsPanel.FixChosen) -> None:
+        self.app.apply(event.fix)
+
+    def _draw_title(self, findings: Sequence[Finding]) -> None:
+        step = STEPS[self.step_index]
+        counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
+        errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
+        state = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+        left = f" {self.step_index + 1}/{len(STEPS)} {step.title}"
+        dots = "".join("#" if index == self.step_index else "·" for index in range(len(STEPS)))
+        text = f"{left}  [{dots}]  {self.app.plan.model.id}"[: max(20, self.size.width - len(state) - 2)]
+        self.query_one("#title", Static).update(f"{text:<{max(0, self.size.width - len(state) - 1)}}{state}")

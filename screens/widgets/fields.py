@@ -1,0 +1,134 @@
+"""Fields of the Plan as a form: built from their specs, keeping whatever the person typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Checkbox, Input, Label, Select, Static
+
+from wizard.plan import FieldSpec, Plan, PlanError, parse_value, spec_of
+
+
+def label_of(path: str) -> str:
+    """Return a field's name as people read it."""
+    return path.split(".", 1)[1].replace("_", " ")
+
+
+def text_of(value: object) -> str:
+    """Return a value as it is typed."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class FieldRow(Vertical):
+    """One field: label, input, unit; below it what is wrong with what was typed."""
+
+    DEFAULT_CSS = """
+    FieldRow { height: auto; }
+    FieldRow > Horizontal { height: 1; }
+    FieldRow Label.name { width: 26; color: $text; }
+    FieldRow Input, FieldRow Select { width: 1fr; max-width: 40; }
+    FieldRow Label.unit { width: auto; padding-left: 1; color: $text-muted; }
+    FieldRow .problem { color: $text-error; display: none; padding-left: 26; height: auto; }
+    FieldRow.wrong .problem { display: block; }
+    """
+
+    class Edited(Message):
+        """The person changed a field to a value that it can have."""
+
+        def __init__(self, path: str, value: object) -> None:
+            super().__init__()
+            self.path, self.value = path, value
+
+    def __init__(self, path: str) -> None:
+        super().__init__(id=f"field-{path.replace('.', '-')}")
+        self.path = path
+        self.spec: FieldSpec = spec_of(path)
+        self._shown: object = None
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Label(label_of(self.path), classes="name", markup=False)
+            yield self._editor()
+            yield Label(self.spec.unit, classes="unit", markup=False)
+        yield Static("", classes="problem", markup=False)
+
+    def _editor(self) -> Widget:
+        if self.spec.type is bool:
+            return Checkbox("", compact=True)
+        if self.spec.choices:
+            options = [(choice, choice) for choice in self.spec.choices]
+            return Select(options, allow_blank=False, compact=True)
+        return Input(compact=True, select_on_focus=True)
+
+    def show(self, plan: Plan) -> None:
+        """Show the Plan's value, unless the person is in the middle of typing something else."""
+        value = plan.get(self.path)
+        if value == self._shown:
+            return
+        self._shown = value
+        with self.prevent(Input.Changed, Checkbox.Changed, Select.Changed):
+            editor = self.query_one(".name ~ *")
+            if isinstance(editor, Checkbox):
+                editor.value = bool(value)
+            elif isinstance(editor, Select):
+                editor.value = value
+            elif isinstance(editor, Input):
+                editor.value = text_of(value)
+        self._say("")
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        try:
+            value = parse_value(self.path, event.value)
+            Plan().replace(self.path, value)
+        except PlanError as error:
+            self._say(str(error))
+            return
+        self._say("")
+        self._tell(value)
+
+    @on(Checkbox.Changed)
+    def _ticked(self, event: Checkbox.Changed) -> None:
+        event.stop()
+        self._tell(event.value)
+
+    @on(Select.Changed)
+    def _chosen(self, event: Select.Changed) -> None:
+        event.stop()
+        self._tell(event.value)
+
+    def _tell(self, value: object) -> None:
+        if value != self._shown:
+            self._shown = value
+            self.post_message(self.Edited(self.path, value))
+
+    def _say(self, problem: str) -> None:
+        self.set_class(bool(problem), "wrong")
+        self.query_one(".problem", Static).update(problem)
+
+
+class FieldForm(Vertical):
+    """Several fields, one under the other."""
+
+    DEFAULT_CSS = "FieldForm { height: auto; }"
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        super().__init__()
+        self.paths = tuple(paths)
+
+    def compose(self) -> ComposeResult:
+        for path in self.paths:
+            yield FieldRow(path)
+
+    def show(self, plan: Plan) -> None:
+        """Show the Plan's values."""
+        for row in self.query(FieldRow):
+            row.show(plan)
