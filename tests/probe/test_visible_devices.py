@@ -48,9 +48,10 @@ def indices(setting: str) -> list[int]:
 @pytest.mark.parametrize(
     "setting",
     [
-        "0", "2,1", "0,2,-1,1", "-1", "", " ", "0,0", "0,1,0", "9", "0,9,1", "0,9,9", "0,9,0", "1gpu2,2ampere", "NoDevFiles", "0, 1",
-        "0,,1", "+1", "0,GPU-8932f937", "GPU-8932f937", "GPU-8932f9", "GPU-12345678,GPU-8932f937", "GPU-1,GPU-12345678",
-        "GPU-1,GPU-1", "GPU-1,0", "GPU-1, GPU-0", "GPU-zzz", "GPU-1,GPU-zzz,GPU-0", f"{UUIDS[3]},{UUIDS[0]}",
+        "0", "2,1", "0,2,-1,1", "-1", "", " ", "0,0", "0,1,0", "9", "0,9,1", "0,9,9", "0,9,0", "1gpu2,2ampere",
+        "NoDevFiles", "0, 1", "0,,1", "+1", "0,GPU-8932f937", "GPU-8932f937", "GPU-8932f9", "GPU-12345678,GPU-8932f937",
+        "GPU-1,GPU-12345678", "GPU-1,GPU-1", "GPU-1,0", "GPU-1, GPU-0", "GPU-zzz", "GPU-1,GPU-zzz,GPU-0",
+        f"{UUIDS[3]},{UUIDS[0]}",
     ],
 )  # fmt: skip
 def test_reads_as_torch_does(setting: str, as_torch_reads: Callable[[str], list[int]]) -> None:
@@ -78,7 +79,14 @@ def test_unset_leaves_all() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "word"),
-    [("0,0", "twice"), ("0,9", "'9'"), ("", "no GPU"), ("-1", "no GPU"), ("0,-1,1", "'-1'"), ("GPU-8932f9", "more than one")],
+    [
+        ("0,0", "twice"),
+        ("0,9", "'9'"),
+        ("", "no GPU"),
+        ("-1", "no GPU"),
+        ("0,-1,1", "'-1'"),
+        ("GPU-8932f9", "more than one"),
+    ],
 )
 def test_says_what_is_wrong(setting: str, word: str) -> None:
     assert word in visible_devices({"CUDA_VISIBLE_DEVICES": setting}, GPUS).problem
@@ -98,7 +106,10 @@ def test_mixed_boards_by_index_need_the_bus_order() -> None:
 
 FIRST = MigInstance("MIG-aaaa1111-0000-5000-8000-000000000001", "3g.71gb", 1, 0, None)
 SECOND = MigInstance("MIG-aaaa2222-0000-5000-8000-000000000002", "3g.71gb", 2, 0, None)
-PARTITIONED = (Gpu(0, uuid=UUIDS[0], mig_enabled=True, instances=(FIRST, SECOND)), Gpu(1, uuid=UUIDS[1], mig_enabled=False))
+PARTITIONED = (
+    Gpu(0, uuid=UUIDS[0], mig_enabled=True, instances=(FIRST, SECOND)),
+    Gpu(1, uuid=UUIDS[1], mig_enabled=False),
+)
 
 
 @pytest.mark.parametrize(
