@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import SETTINGS, small_config
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp.wrap import _recursive_wrap
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from small_models import SETTINGS, small_config
 from wizard.model.architecture import architecture_of, build_model
 from wizard.model.units import NoUnits, fsdp_units
 from wizard.plan import Fsdp
@@ -150,7 +150,7 @@ def test_a_wrong_name_stops_verl_and_us(strategy: Any, mesh: DeviceMesh) -> None
     fsdp = Fsdp(strategy=strategy, wrap_classes=("qwen2decoderlayer",))
     with pytest.raises(Exception, match="Could not find any of the transformer layer classes"):
         fsdp_utils.get_fsdp_wrap_policy(build_model(small_config("qwen2")), wrap_config(fsdp))
-    with pytest.raises(NoUnits, match="qwen2decoderlayer.*Qwen2DecoderLayer"):
+    with pytest.raises(NoUnits, match=r"qwen2decoderlayer.*Qwen2DecoderLayer"):
         predicted("qwen2", fsdp)
 
 
