@@ -15,10 +15,10 @@ FORM = "8x80GB, 8xH100, 8x80GB,cc9.0,nvlink,ram=512GB,cpus=96 or cpu"
 """How a machine is described, for messages and placeholders."""
 
 _GPUS = re.compile(r"(\d+)\s*[x×*]\s*(.+)", re.IGNORECASE)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(gib|gb|g|tib|tb|mib|mb)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(gib|gb|g|tib|tb|mib|mb|b)", re.IGNORECASE)
 _CAPABILITY = re.compile(r"(?:cc|sm)\s*[=_]?\s*(\d+)\.?(\d)", re.IGNORECASE)
 _OPTION = re.compile(r"(ram|cpus)\s*=\s*(.+)", re.IGNORECASE)
-_UNITS = {"gb": 10**9, "g": 10**9, "gib": 1 << 30, "tb": 10**12, "tib": 1 << 40, "mb": 10**6, "mib": 1 << 20}
+_UNITS = {"b": 1, "g": 10**9, "gb": 10**9, "gib": 1 << 30, "tb": 10**12, "tib": 1 << 40, "mb": 10**6, "mib": 1 << 20}
 _MOST_GPUS = 1024
 _MOST_NODES = 100_000
 
@@ -81,6 +81,42 @@ def parse_machine(text: str, nodes: int = 1) -> Machine:
     for part in rest:
         machine = _with_part(machine, part)
     return machine
+
+
+def parse_nodes(text: str) -> int:
+    """Read a number of nodes.
+
+    Raises:
+        MachineError: the text is no number, or not one that a run can have.
+    """
+    if not text.strip().isdecimal():
+        raise MachineError(f"nodes = {text!r} is not a number. A run needs 1 to {_MOST_NODES}.")
+    return _node_count(int(text))
+
+
+def machine_text(machine: Machine) -> str:
+    """Return the description that `parse_machine` reads back to the same machine, but for its name and free memory."""
+    if not machine.gpus_per_node:
+        parts = ["cpu"]
+    else:
+        size, rest = divmod(machine.gpu_memory_bytes, 1 << 20)
+        memory = f"{machine.gpu_memory_bytes}B" if rest else f"{size}MiB"
+        parts = [f"{machine.gpus_per_node}x{memory}"]
+    if machine.compute_capability:
+        parts.append(f"cc{machine.compute_capability}")
+    if machine.interconnect != "unknown":
+        parts.append(machine.interconnect)
+    if machine.host_memory_bytes:
+        parts.append(f"ram={machine.host_memory_bytes}B")
+    if machine.host_cpus:
+        parts.append(f"cpus={machine.host_cpus}")
+    return ",".join(parts)
+
+
+def same_hardware(first: Machine, second: Machine) -> bool:
+    """Return whether two machines differ in nothing but nodes and memory that happens to be free."""
+    one, other = (dataclasses.replace(machine, nodes=1, gpu_free_bytes=0) for machine in (first, second))
+    return one == other
 
 
 def _gpus(part: str) -> Machine:
