@@ -1,0 +1,170 @@
+"""Sharding sizes and Ulysses sequence parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wizard.facts import Architecture
+from wizard.findings import Fix, Severity, Stage
+from wizard.rules.case import OWNERS, Case, Engine
+from wizard.rules.registry import Found, rule, set_key
+from wizard.verl.keys import ACTOR, MODEL, REF
+
+
+def heads_refusal(architecture: Architecture, size: int) -> str:
+    """Return why Ulysses cannot split this model's heads over `size` ranks, an empty text if it can.
+
+    Source: verl 0.9.1 `models/transformers/monkey_patch.py:343-350`.
+    """
+    heads, kv_heads = architecture.num_attention_heads, architecture.num_key_value_heads
+    if heads and heads % size:
+        return f"{heads} attention heads do not divide by {size}"
+    if kv_heads and kv_heads % size and size % kv_heads:
+        return f"{kv_heads} key-value heads neither divide by {size} nor divide it"
+    return ""
+
+
+def ulysses_refusal(architecture: Architecture | None, world_size: int, size: int) -> str:
+    """Return why a Ulysses size cannot be used, an empty text if it can."""
+    if size > world_size or world_size % size:
+        return f"it does not divide the {world_size} GPUs"
+    return heads_refusal(architecture, size) if architecture else ""
+
+
+def _smaller(case: Case, role: Engine, size: int) -> tuple[Fix, ...]:
+    """Offer the next smaller size that divides everything."""
+    for smaller in range(min(size - 1, case.world_size), 0, -1):
+        if not ulysses_refusal(case.architecture(role), case.world_size, smaller):
+            return (_set_size(case, role, smaller),)
+    return ()
+
+
+def _set_size(case: Case, role: Engine, size: int) -> Fix:
+    """Set every key that decides a role's size, so that none of them wins over another."""
+    keys = [case.engine_key(role, "ulysses_sequence_parallel_size")]
+    if role != "critic":
+        keys.append(f"{OWNERS[role]}.ulysses_sequence_parallel_size")
+    changes = tuple(change for key in keys for change in set_key(key, size).changes)
+    return Fix(f"sequence parallel size {size}", changes)
+
+
+@rule(
+    "fsdp-size", "the shard size divides the GPUs", Severity.ERROR, Stage.WORKERS,
+    ("actor_rollout_ref.actor.fsdp_config.fsdp_size",),
+    "verl 0.9.1 workers/engine/fsdp/utils.py:47-52, utils/fsdp_utils.py:72",
+)  # fmt: skip
+def fsdp_size(case: Case) -> Iterator[Found]:
+    """verl does not check it. Ranks beyond the last whole group get no place in the mesh and stop with a TypeError,
+    while all others wait for them; 0 divides by zero."""
+    for role in case.engines:
+        key = case.engine_key(role, "fsdp_size")
+        size = case.number(key, -1)
+        if size < 0 or size >= case.world_size or (size and case.world_size % size == 0):
+            continue
+        divisors = [d for d in range(1, case.world_size) if case.world_size % d == 0 and d <= max(1, size)]
+        fixes = (set_key(key, -1, "shard over all GPUs"), set_key(key, divisors[-1]))
+        what = (
+            "divides by zero" if size == 0 else f"does not divide {case.world_size} GPUs: some ranks stop, others hang"
+        )
+        yield Found(key, f"a shard size of {size} {what}.", fixes)
+
+
+@rule(
+    "ulysses-world", "the sequence parallel size divides the GPUs", Severity.ERROR, Stage.WORKERS,
+    ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",),
+    "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:247",
+)  # fmt: skip
+def ulysses_world(case: Case) -> Iterator[Found]:
+    """Above the number of GPUs verl stops with an assertion without text; a size that does not divide them leaves
+    ranks out of the mesh, and the others hang."""
+    for role in case.engines:
+        size = case.ulysses(role)
+        if size > case.world_size or case.world_size % size:
+            text = f"sequence parallel size {size} of the {role} does not divide {case.world_size} GPUs."
+            yield Found(
+                case.ulysses_key(role), f"{text} verl stops without a reason, or hangs.", _smaller(case, role, size)
+            )
+
+
+@rule(
+    "ulysses-heads", "the sequence parallel size divides the attention heads", Severity.ERROR, Stage.WORKERS,
+    ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",),
+    "verl 0.9.1 models/transformers/monkey_patch.py:343-350",
+)  # fmt: skip
+def ulysses_heads(case: Case) -> Iterator[Found]:
+    """Ulysses trades sequence for heads: attention heads must divide by the size, and key-value heads must divide by
+    it or divide it (then verl repeats them)."""
+    for role in case.engines:
+        size, architecture = case.ulysses(role), case.architecture(role)
+        if size == 1 or architecture is None:
+            continue
+        refusal = heads_refusal(architecture, size)
+        if refusal:
+            yield Found(case.ulysses_key(role), f"{refusal}. Workers of the {role} stop when they build the model.",
+                        _smaller(case, role, size))  # fmt: skip
+
+
+@rule(
+    "ulysses-remove-padding", "Ulysses needs remove padding", Severity.ERROR, Stage.WORKERS,
+    (f"{MODEL}.use_remove_padding",),
+    "verl 0.9.1 workers/config/actor.py:331-341, workers/engine/fsdp/transformer_impl.py:148-152",
+)  # fmt: skip
+def ulysses_remove_padding(case: Case) -> Iterator[Found]:
+    """verl's first check sees only the deprecated key of the actor; with `fsdp_config`'s key alone the run dies when
+    workers start."""
+    for role in case.engines:
+        if case.ulysses(role) == 1 or case.removes_padding(role):
+            continue
+        key = "critic.model.use_remove_padding" if role == "critic" else f"{MODEL}.use_remove_padding"
+        early = role == "actor" and case.number(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
+        yield Found(
+            key,
+            f"the {role}'s sequence parallel size is {case.ulysses(role)}, which needs sequences without padding.",
+            (set_key(key, True), _set_size(case, role, 1)),
+            stage=Stage.DRIVER if early else Stage.WORKERS,
+        )
+
+
+@rule(
+    "ulysses-attention", "Ulysses needs flash attention", Severity.ERROR, Stage.SILENT,
+    (f"{MODEL}.override_config.attn_implementation",), "verl 0.9.1 models/transformers/monkey_patch.py:545-552",
+)  # fmt: skip
+def ulysses_attention(case: Case) -> Iterator[Found]:
+    """verl exchanges heads inside flash attention only. With sdpa or eager the run goes on without an error, each
+    rank attends to its own slice of the sequence, and the log-probabilities are wrong (0.1 off in fp32)."""
+    key = f"{MODEL}.override_config.attn_implementation"
+    for role in case.engines:
+        if role != "critic" and case.ulysses(role) > 1 and "flash" not in case.attention:
+            yield Found(
+                key,
+                f"with sequence parallel size {case.ulysses(role)} of the {role}, {case.attention} sees a slice of "
+                "each sequence: verl trains on wrong log-probabilities without an error.",
+                (set_key(key, "flash_attention_2"), _set_size(case, role, 1)),
+            )
+            return
+
+
+@rule(
+    "ulysses-ref-differs", "the reference model runs with the actor's sequence parallel size", Severity.WARNING,
+    Stage.SILENT, (f"{REF}.fsdp_config.ulysses_sequence_parallel_size",),
+    "verl 0.9.1 trainer/config/ref/dp_ref.yaml, workers/config/actor.py:328",
+)  # fmt: skip
+def ulysses_ref_differs(case: Case) -> Iterator[Found]:
+    """The reference follows `actor.ulysses_sequence_parallel_size` (deprecated), not the actor's `fsdp_config`: set
+    there alone, the reference holds whole sequences and may run out of memory where the actor does not."""
+    actor, ref = case.ulysses("actor"), case.ulysses("ref")
+    if case.uses_ref and actor > 1 and ref == 1:
+        text = f"the actor splits sequences over {actor} ranks, the reference holds them whole."
+        yield Found(case.engine_key("ref", "ulysses_sequence_parallel_size"), text, (_set_size(case, "ref", actor),))
+
+
+@rule(
+    "ulysses-critic-dead-key", "the critic reads its sequence parallel size from critic.fsdp", Severity.WARNING,
+    Stage.SILENT, ("critic.ulysses_sequence_parallel_size",), "verl 0.9.1 workers/config/critic.py (FSDPCriticConfig)",
+)  # fmt: skip
+def ulysses_critic_dead_key(case: Case) -> Iterator[Found]:
+    """`critic.ulysses_sequence_parallel_size` is never copied to the engine."""
+    key = "critic.ulysses_sequence_parallel_size"
+    given = case.number(key, 1)
+    if case.uses_critic and case.config.schema.minor >= (0, 8) and given > 1 and case.ulysses("critic") != given:
+        yield Found(key, "the critic's engine does not read it.", (_set_size(case, "critic", given),))
