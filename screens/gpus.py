@@ -77,6 +77,8 @@ class GpusScreen(StepScreen):
         self._stop: threading.Event | None = None
         self._shown: Machine | None = None
         """The machine that the fields show."""
+        self._written = {"source": CPU, "description": "", "nodes": "1"}
+        """What the fields hold, by their ids."""
 
     def compose_step(self) -> ComposeResult:
         with Horizontal(classes="line"):
@@ -151,31 +153,33 @@ class GpusScreen(StepScreen):
             return
         self._shown = machine
         source = self._source_of(machine)
-        with self.prevent(Select.Changed, Input.Changed):
-            self.query_one("#source", Select).value = source
-            self.query_one("#nodes", Input).value = str(machine.nodes)
-            if source == DESCRIBED:
-                self.query_one("#description", Input).value = machine_text(machine)
+        self._write("source", source)
+        self._write("nodes", str(machine.nodes))
+        if source == DESCRIBED:
+            self._write("description", machine_text(machine))
         self._update("#problem", "")
 
-    @on(Select.Changed, "#source")
-    def _source_chosen(self, event: Select.Changed) -> None:
+    @on(Select.Changed)
+    @on(Input.Changed)
+    def _field_changed(self, event: Select.Changed | Input.Changed) -> None:
+        """Take what the person changed; a field's echo of what was written into it is not that."""
         event.stop()
-        if event.value == DESCRIBED:
+        field = event.control.id or ""
+        if self._written.get(field) == event.value:
+            return
+        self._written[field] = str(event.value)
+        if field == "description":
+            self._write("source", DESCRIBED)
+        if field == "source" and event.value == DESCRIBED:
             self.query_one("#description", Input).focus()
         self._take_chosen()
 
-    @on(Input.Changed, "#description")
-    def _description_typed(self, event: Input.Changed) -> None:
-        event.stop()
-        with self.prevent(Select.Changed):
-            self.query_one("#source", Select).value = DESCRIBED
-        self._take_chosen()
-
-    @on(Input.Changed, "#nodes")
-    def _nodes_typed(self, event: Input.Changed) -> None:
-        event.stop()
-        self._take_chosen()
+    def _write(self, field: str, value: str) -> None:
+        self._written[field] = value
+        if field == "source":
+            self.query_one("#source", Select).value = value
+        else:
+            self.query_one(f"#{field}", Input).value = value
 
     @property
     def _table(self) -> DataTable[Text]:
@@ -183,11 +187,9 @@ class GpusScreen(StepScreen):
 
     def _offer(self, *, with_probed: bool) -> None:
         """Offer this machine's GPUs only where CUDA would see one."""
-        select = self.query_one("#source", Select)
-        with self.prevent(Select.Changed):
-            chosen = select.value
-            select.set_options([(SOURCES[name], name) for name in SOURCES if name != PROBED or with_probed])
-            select.value = chosen
+        options = [(label, name) for name, label in SOURCES.items() if name != PROBED or with_probed]
+        self._written["source"] = options[0][1]
+        self.query_one("#source", Select).set_options(options)
         self._shown = None
 
     def _take_chosen(self) -> None:

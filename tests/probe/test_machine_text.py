@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wizard.facts import Machine
-from wizard.probe.machine import MachineError, parse_machine, probe_machine
+from wizard.probe.machine import MachineError, machine_text, parse_machine, parse_nodes, probe_machine
 
 MIB = 1 << 20
 H100 = 81559 * MIB
@@ -83,6 +85,31 @@ def test_any_text_is_a_machine_or_a_message(text: str) -> None:
     except MachineError:
         return
     assert machine.gpus_per_node == 0 or machine.gpu_memory_bytes > 0
+
+
+@given(
+    st.integers(1, 16),
+    st.integers(1, 1 << 40),
+    st.sampled_from(["", "7.5", "8.0", "9.0", "10.0", "12.1"]),
+    st.sampled_from(["nvlink", "pcie", "unknown"]),
+    st.integers(0, 1 << 44),
+    st.integers(0, 512),
+)
+def test_a_machine_reads_back(count: int, memory: int, cc: str, interconnect: Any, ram: int, cpus: int) -> None:
+    machine = Machine(1, count, "", memory, memory, cc, interconnect, ram, cpus)
+    assert parse_machine(machine_text(machine)) == machine
+
+
+@pytest.mark.parametrize("text", ["8xH100", "4xA100-40GB,pcie,ram=1TB", "2xT4,cpus=8", "cpu,cpus=4"])
+def test_a_named_machine_reads_back(text: str) -> None:
+    machine = parse_machine(text, nodes=3)
+    assert parse_machine(machine_text(machine), nodes=3) == machine
+
+
+@pytest.mark.parametrize("text", ["", "two", "-1", "1.5", "0", "²"])
+def test_nodes_that_are_none(text: str) -> None:
+    with pytest.raises(MachineError, match="nodes"):
+        parse_nodes(text)
 
 
 def test_this_machine() -> None:

@@ -95,9 +95,12 @@ def parse_nodes(text: str) -> int:
 
 
 def machine_text(machine: Machine) -> str:
-    """Return the description that `parse_machine` reads back to the same machine, but for its name and free memory."""
+    """Return a description that `parse_machine` reads back; free memory and names of no known board are not in it."""
+    known = board(machine.gpu_name)
     if not machine.gpus_per_node:
         parts = ["cpu"]
+    elif known is not None and known.memory_bytes == machine.gpu_memory_bytes:
+        parts = [f"{machine.gpus_per_node}x{known.name}"]
     else:
         size, rest = divmod(machine.gpu_memory_bytes, 1 << 20)
         memory = f"{machine.gpu_memory_bytes}B" if rest else f"{size}MiB"
