@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn import init
 
 from wizard.facts import Architecture, LayerClass, ModuleGroup
 from wizard.model.detect import detect_blocks, is_block_like, is_container, is_embedding
@@ -17,6 +19,11 @@ _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_n
 _EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k")
 _HEADS = ("lm_head", "embed_out", "score", "classifier")
 KV_DTYPE_BYTES = 2
+_NEEDS = {
+    "actor": "language model for this model_type, so verl cannot train it.",
+    "critic": "token classification model for this model_type, which verl's critic is. Choose another model.critic_id, "
+    "or install trl, whose value head verl then puts on the language model.",
+}
 
 
 def architecture_of(
@@ -88,16 +95,27 @@ def build_model(config: Any, *, trust_remote_code: bool = False, role: str = "ac
         auto = AutoModelForCausalLM
     options = {"trust_remote_code": True} if trust_remote_code else {}
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _no_initialisation():
             return auto.from_config(config, **options)
     except ImportError as error:
         raise ModelError(f"{config.model_type}: its code needs a package that is not installed: {error}") from error
     except ValueError as error:
-        if "Unrecognized configuration class" in str(error):
-            raise ModelError(
-                f"{config.model_type}: transformers has no language model for this model_type, so verl cannot train it."
-            ) from error
-        raise
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        raise ModelError(f"{config.model_type}: transformers has no {_NEEDS[role]}") from error
+
+
+@contextlib.contextmanager
+def _no_initialisation() -> Iterator[None]:
+    """Make torch's initialisers do nothing: on the meta device they only take time, half of a large build."""
+    kept = {name: value for name, value in vars(init).items() if name.endswith("_") and callable(value)}
+    for name in kept:
+        setattr(init, name, lambda tensor, *_, **__: tensor)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(init, name, value)
 
 
 def _first(config: Any, *names: str) -> int:

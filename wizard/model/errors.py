@@ -12,6 +12,7 @@ class RemoteCodeConsentNeeded(ModelError):
 
     def __init__(self, model: str, files: tuple[str, ...], classes: tuple[str, ...], revision: str) -> None:
         at = f" at revision {revision}" if revision else ""
+        at += " (the part before -- is another repository, at whatever it holds then)" if "--" in "".join(files) else ""
         pinned = f" and model.revision={revision} (--trust-remote-code --revision {revision})" if revision else ""
         super().__init__(
             f"{model}: config.json names code of its own in `auto_map`: {', '.join(files)}{at}. It would be run on "

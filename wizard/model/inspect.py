@@ -1,20 +1,23 @@
 """Reads a model's architecture off a meta-device build. Runs in the target interpreter.
 
 Speaks JSON lines: one request a line on stdin, one answer a line on stdout, until stdin ends. A request is
-`{"model", "revision", "trust_remote_code", "role"}`, an answer `{"architecture": {…}}` or `{"error": …, …}`;
-`foreign` marks an error with text that is not ours, which may hold a secret.
+`{"model", "revision", "trust_remote_code", "role", "config"}`, where `config` is a catalogued model's config or null;
+an answer is `{"architecture": {…}}` or `{"error": …, …}`, where `foreign` marks text that is not ours, which may hold
+a secret.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from wizard.facts import Architecture
 from wizard.model.architecture import architecture_of
 from wizard.model.config_file import read_config, remote_code
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
@@ -37,9 +40,13 @@ def main(argv: list[str]) -> int:
     # The classes below cost 2 s to import: before the first request, not within it.
     _ = transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText, transformers.Qwen2ForCausalLM
     architecture_of(transformers.Qwen2Config(**TINY_CONFIG))
+    # A large model is a million live objects: the collector would walk them and torch's own again and again.
+    gc.freeze()
+    gc.disable()
     _send(answers, READY)
     for line in sys.stdin:
         _send(answers, _answer(json.loads(line)))
+        gc.collect()
     return 0
 
 
@@ -60,22 +67,28 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": _explained(request["model"], error), "foreign": True}
 
 
-def _inspect(model: str, revision: str, trust_remote_code: bool, role: str) -> Any:
+def _inspect(
+    model: str, revision: str, trust_remote_code: bool, role: str, config: dict[str, Any] | None
+) -> Architecture:
+    from transformers import AutoConfig
+
+    if config is not None:
+        return architecture_of(AutoConfig.for_model(**config), role=role)
     folder, commit = _located(model, revision)
     files, classes = remote_code(read_config(folder))
     if files:
         # Consent is to the files of one commit, not to whatever the repository will hold tomorrow.
         if not trust_remote_code or (commit and revision != commit):
             raise RemoteCodeConsentNeeded(model, files, classes, commit)
-        if commit:
+        missing = [name for name in files if "--" not in name and not (folder / name).is_file()]
+        if missing and not commit:
+            raise ModelError(
+                f"{folder}: config.json's auto_map names {missing[0]}, which is not there. Download it too."
+            )
+        if missing:
             folder = _download(model, commit, ["config.json", "*.py"])
-        for name in files:
-            if "--" not in name and not (folder / name).is_file():
-                raise ModelError(f"{folder}: config.json's auto_map names {name}, which is not there. Download it too.")
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=bool(files))
-    return architecture_of(config, trust_remote_code=bool(files), role=role, has_code=bool(files))
+    found = AutoConfig.from_pretrained(folder, trust_remote_code=bool(files))
+    return architecture_of(found, trust_remote_code=bool(files), role=role, has_code=bool(files))
 
 
 def _located(model: str, revision: str) -> tuple[Path, str]:
@@ -140,7 +153,8 @@ def _explained(model: str, error: Exception) -> str:
 
         return (
             f"{model}: config.json's model_type is unknown to transformers {transformers.__version__}. Install a newer "
-            f"transformers within verl's range, or check the field. ({text})"
+            "transformers within verl's range (config.json's transformers_version is the one it was saved with), or "
+            f"check the field. ({text})"
         )
     kind = type(error).__name__
     return f"{model}: config.json cannot be built: {kind}: {text}. Check its fields against the model's page."

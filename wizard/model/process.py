@@ -64,6 +64,9 @@ class InspectorProcess:
             if not line:
                 await self._stop()
                 raise ended(self.python, model, self._stderr_text())
+            if trust_remote_code:
+                # Foreign code stays in a process: it would colour later answers, and its files would not be read again.
+                await self._stop()
         return architecture_from(line.decode(), model)
 
     async def close(self) -> None:

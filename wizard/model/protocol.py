@@ -10,6 +10,7 @@ import msgspec
 
 from wizard.diagnosis.scrub import scrub
 from wizard.facts import Architecture
+from wizard.model.catalog import preset_config
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 
 MODULE = "wizard.model.inspect"
@@ -23,6 +24,7 @@ def request_line(model: str, revision: str, trust_remote_code: bool, role: str) 
         "revision": revision,
         "trust_remote_code": trust_remote_code,
         "role": role,
+        "config": None if os.path.isdir(os.path.expanduser(model)) else preset_config(model),
     }
     return json.dumps(request) + "\n"
 

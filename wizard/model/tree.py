@@ -56,7 +56,9 @@ class _TreeBuilder:
         own = 0
         unshared = 0
         shared: dict[int, int] = {}
-        for parameter in module.parameters(recurse=False):
+        for parameter in module._parameters.values():
+            if parameter is None:
+                continue
             elements = parameter.numel()
             identity = id(parameter)
             if identity not in self.shared_ids:
@@ -85,9 +87,10 @@ class _TreeBuilder:
             repeat=1,
             parameters=first_met,
             own_parameters=own,
-            children=_collapse(child.group for child in children),
+            children=_collapse(child.group for child in children) if children else (),
             reused_parameters=numel - first_met,
-            has_weight=hasattr(module, "weight"),
+            # The first test alone would do, were it not for properties; asking a module for what it lacks is slow.
+            has_weight="weight" in module._parameters or hasattr(module, "weight"),
             bases=self.bases[type(module)],
         )
         return _Subtree(group, shared)
@@ -102,7 +105,8 @@ def _collapse(children: Iterator[ModuleGroup]) -> tuple[ModuleGroup, ...]:
     counts: Counter[ModuleGroup] = Counter()
     first: dict[ModuleGroup, str] = {}
     for child in children:
-        key = replace(child, name=_DIGITS.sub("#", child.name))
+        pattern = _DIGITS.sub("#", child.name)
+        key = child if pattern == child.name else replace(child, name=pattern)
         counts[key] += 1
         first.setdefault(key, child.name)
     return tuple(replace(key, name=first[key], repeat=count) for key, count in counts.items())
