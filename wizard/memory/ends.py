@@ -12,6 +12,29 @@ def norm_bytes(shape: ModelShape, step: Step) -> float:
     return shape.norm_bytes * shape.hidden * step.tokens
 
 
+def after_head(shape: ModelShape, step: Step, ledger: Ledger) -> None:
+    """A frozen head does not keep its input."""
+    if not shape.trainable_ends:
+        ledger.drop("activations", step.compute_bytes * shape.hidden * step.tokens)
+
+
+def before_norm(shape: ModelShape, step: Step, ledger: Ledger) -> None:
+    """Free, in backward, what the final norm and an offload's last group kept."""
+    hidden = step.compute_bytes * shape.hidden * step.tokens
+    freed = norm_bytes(shape, step) - (0 if shape.trainable_ends else hidden)
+    ledger.drop("activations", freed + (hidden if step.activation_offload else 0))
+
+
+def reloaded_bytes(shape: ModelShape, step: Step, saved_bytes_per_token: float) -> float:
+    """Return what verl's activation offload has brought back while a layer's backward runs: its own group and the next
+    one's (`utils/activation_offload.py` AsyncDoubleBufferGroupOffloadHandler)."""
+    if not step.activation_offload:
+        return 0.0
+    if step.gradient_checkpointing:
+        return 2.0 * step.compute_bytes * shape.hidden * step.tokens
+    return saved_bytes_per_token * step.tokens
+
+
 def end_of_layers(shape: ModelShape, step: Step, ledger: Ledger, *, train: bool) -> None:
     """Go from the last layer's output, which is held, to the head's input.
 

@@ -7,7 +7,7 @@ stays gathered from forward to the end of backward. With one rank torch switches
 
 from __future__ import annotations
 
-from wizard.memory.ends import end_of_layers, norm_bytes
+from wizard.memory.ends import after_head, before_norm, end_of_layers, reloaded_bytes
 from wizard.memory.ledger import Ledger
 from wizard.memory.losses import logits_bytes
 from wizard.memory.settings import Step
@@ -49,7 +49,9 @@ class Fsdp1:
                     ledger.hold("unsharded", (count - 1) * self._weight(block.parameters))
         end_of_layers(shape, step, ledger, train=train)
         ledger.hold("logits", self._logits(), "head forward")
-        if not train:
+        if train:
+            after_head(shape, step, ledger)
+        else:
             ledger.drop("activations", hidden)
         if not self.sharding:
             self._free_root()
@@ -73,9 +75,7 @@ class Fsdp1:
         ledger.hold("activations", hidden, "head backward")
         ledger.drop("logits", self._logits())
         ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
-        ledger.drop("activations", norm_bytes(shape, step))
-        if step.activation_offload:
-            ledger.drop("activations", hidden)
+        before_norm(shape, step, ledger)
         for index in range(len(shape.blocks) - 1, -1, -1):
             block = shape.blocks[index]
             counts = list(steps(block.repeat))
@@ -114,10 +114,12 @@ class Fsdp1:
         prefetched = before.parameters if before is not None and not self._stays_gathered else 0
         if self.prefetches_early:
             self._gather(prefetched, f"{name} prefetch")
-        recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
+        held = not step.gradient_checkpointing and not step.activation_offload
+        there = block.saved_bytes_per_token * step.tokens if held else 0.0
+        there -= reloaded_bytes(self.shape, step, block.saved_bytes_per_token)
         for moment in block.backward:
             grads = self._weight(moment.gradient_parameters) * block.trainable / max(1, block.parameters)
-            size = moment.bytes_per_token * step.tokens - recomputed
+            size = moment.bytes_per_token * step.tokens - there
             ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
         ledger.drop("activations", self._kept(block))
         if not self.prefetches_early:
@@ -194,7 +196,9 @@ class Fsdp1:
     def _gather(self, parameters: float, at: str) -> None:
         step = self.step
         self.ledger.hold("unsharded", self._weight(parameters))
-        self.ledger.touch(at, unsharded=self._weight(parameters) / step.ranks if self.sharding else 0.0)
+        # The shard is cast before the gather unless it has the compute dtype already.
+        staged = self.sharding and step.master_bytes != step.compute_bytes
+        self.ledger.touch(at, unsharded=self._weight(parameters) / step.ranks if staged else 0.0)
 
     @property
     def _stays_gathered(self) -> bool:
@@ -211,9 +215,11 @@ class Fsdp1:
     def _kept(self, block: Block) -> float:
         """Bytes one block keeps between forward and backward."""
         step = self.step
+        if step.activation_offload:
+            return 0.0
         if not step.gradient_checkpointing:
             return block.saved_bytes_per_token * step.tokens
-        return 0.0 if step.activation_offload else float(step.compute_bytes * self.shape.hidden * step.tokens)
+        return float(step.compute_bytes * self.shape.hidden * step.tokens)
 
     def _logits(self) -> float:
         return logits_bytes(self.shape, self.step)

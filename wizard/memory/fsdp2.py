@@ -7,7 +7,7 @@ Gradients are copied into a fp32 reduce-scatter input, which lives until the nex
 
 from __future__ import annotations
 
-from wizard.memory.ends import end_of_layers, norm_bytes
+from wizard.memory.ends import after_head, before_norm, end_of_layers, reloaded_bytes
 from wizard.memory.ledger import Ledger
 from wizard.memory.losses import logits_bytes
 from wizard.memory.settings import Step
@@ -55,7 +55,9 @@ class Fsdp2:
         if not shape.ends_in_root:
             self._gather(shape.head_parameters, "head gathered")
         ledger.hold("logits", self._logits(), "head forward")
-        if not train:
+        if train:
+            after_head(shape, step, ledger)
+        else:
             ledger.drop("activations", hidden)
         if not shape.ends_in_root:
             self._reshard(shape.head_parameters)
@@ -88,9 +90,7 @@ class Fsdp2:
             self._reduce(shape.head_parameters, head, "head", sync=sync, first=first, lingers=True)
             self.waiting = 0.0
         ledger.touch("final norm backward", activations=4.0 * 4 * shape.hidden * step.tokens)
-        ledger.drop("activations", norm_bytes(shape, step))
-        if step.activation_offload:
-            ledger.drop("activations", hidden)
+        before_norm(shape, step, ledger)
         for index in range(len(shape.blocks) - 1, -1, -1):
             block = shape.blocks[index]
             counts = list(steps(block.repeat))
@@ -136,9 +136,11 @@ class Fsdp2:
         step, ledger = self.step, self.ledger
         self._gather_prefetched(block.parameters, name)
         self._prefetch(self._ends(before))
-        recomputed = 0.0 if step.gradient_checkpointing else block.saved_bytes_per_token * step.tokens
+        held = not step.gradient_checkpointing and not step.activation_offload
+        there = block.saved_bytes_per_token * step.tokens if held else 0.0
+        there -= reloaded_bytes(self.shape, step, block.saved_bytes_per_token)
         for moment in block.backward:
-            size = moment.bytes_per_token * step.tokens - recomputed
+            size = moment.bytes_per_token * step.tokens - there
             grads = self._weight(moment.gradient_parameters) * block.trainable / max(1, block.parameters)
             ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
         ledger.drop("activations", self._kept(block))
@@ -280,9 +282,11 @@ class Fsdp2:
     def _kept(self, block: Block) -> float:
         """Bytes one block keeps between forward and backward."""
         step = self.step
+        if step.activation_offload:
+            return 0.0
         if not step.gradient_checkpointing:
             return block.saved_bytes_per_token * step.tokens
-        return 0.0 if step.activation_offload else float(step.compute_bytes * self.shape.hidden * step.tokens)
+        return float(step.compute_bytes * self.shape.hidden * step.tokens)
 
     def _logits(self) -> float:
         return logits_bytes(self.shape, self.step)

@@ -80,8 +80,13 @@ class Loss:
             if self.imitation:
                 ledger.touch("cross entropy backward", logits=3 * self.imitation)
         if entropy:
+            # Chunks are kept as fp32 copies, so the logits themselves go with their last reader, the cross entropy.
+            early = step.entropy == "chunked" and not step.entropy_checkpointing
+            if early:
+                ledger.drop("logits", self.logits)
             self._entropy_backward(ledger)
-            ledger.drop("logits", self.logits)
+            if not early:
+                ledger.drop("logits", self.logits)
         self._release(ledger, self.kept)
 
     def _fused_chunk(self, copies: int) -> float:
@@ -121,10 +126,13 @@ class Loss:
             logits = self.logits if self.step.entropy_checkpointing else -self.logits
             ledger.touch("entropy logsumexp backward", logits=4 * self.fp32 + logits)
         elif entropy == "chunked":
-            ledger.touch("entropy chunk backward", logits=3 * self.chunk)
+            if self.step.entropy_checkpointing:
+                self._keep(ledger, 2 * self.fp32, "entropy recomputed")
+            ledger.touch("entropy chunk backward", logits=5 * self.chunk)
             # A chunk's gradient comes as a full tensor of zeros around it.
             ledger.touch("entropy chunk gradient", logits=self.logits - 1.5 * self.chunk)
         elif entropy == "compiled_chunked":
-            ledger.touch("entropy chunk backward", logits=self.logits + 3 * self.chunk)
+            # Inductor computes the chunks' gradients side by side before it writes them into one.
+            ledger.touch("entropy chunk backward", logits=self.logits + max(0.0, self.fp32 - self.chunk))
         else:
             ledger.touch("entropy backward", logits=self.logits)

@@ -121,7 +121,7 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     mlp_weights = 3 * f * h + 3 * dims.experts * dims.expert_ffn * h
     # Liger writes the gradients of gate and up over their values.
     moments = [
-        Moment("MLP backward", kept + w * h + (1 if dims.liger else 2) * w * f, f * h),
+        Moment("MLP backward", kept + (1 if dims.liger else 2) * w * f, f * h),
         Moment(
             "attention backward",
             kept - mlp - routed - norm + w * h + w * (4 * q + 2 * kv) + FP32 * q,
@@ -133,10 +133,10 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     if dims.experts:
         k, e = dims.experts_per_token, dims.expert_ffn
         # Weighted outputs are combined by a product whose two gradients stand beside the output's own.
-        moments.append(Moment("experts output backward", kept + w * h + 3 * k * w * h))
+        moments.append(Moment("experts output backward", kept + 3 * k * w * h))
         # Input and its gradient, the gradient of gate and up, and all experts' weight gradients.
         pairs = k * w * (2 * h + 2 * e)
-        moments.append(Moment("experts backward", kept - routed + w * h + pairs, 3 * dims.experts * e * h))
+        moments.append(Moment("experts backward", kept - routed + pairs, 3 * dims.experts * e * h))
         forward.append(2 * w * h + k * w * (h + 5 * e))
     return Block(
         weights=total,
