@@ -50,8 +50,9 @@ class WizardApp(App[int]):
         Binding("ctrl+c", "interrupt", "Quit", id="interrupt", show=False, priority=True),
     ]
 
-    def __init__(self, plan: Plan, path: Path, python: str = "") -> None:
+    def __init__(self, plan: Plan, path: Path, python: str = "", *, ascii_only: bool = False) -> None:
         super().__init__()
+        self.ascii_only = ascii_only
         self.session = Session(plan, path)
         self.python = python or plan.target.python
         self.findings: tuple[Finding, ...] = ()
@@ -153,8 +154,7 @@ class WizardApp(App[int]):
     def action_fix(self) -> None:
         """Apply the first fix of this step's findings."""
         if isinstance(self.screen, StepScreen):
-            panel = self.screen.first_fix_panel
-            fix = panel.first_fix if panel else None
+            fix = self.screen.first_fix
             if fix is None:
                 self.notify("Nothing to fix here.")
             else:
@@ -180,7 +180,9 @@ class WizardApp(App[int]):
 
     def action_steps(self) -> None:
         """Choose a step by name in the command palette."""
-        self.search_commands([(f"{i + 1}. {step.title}", lambda id=step.id: self.go(id)) for i, step in enumerate(STEPS)])
+        self.search_commands(
+            [(f"{i + 1}. {step.title}", lambda step_id=step.id: self.go(step_id)) for i, step in enumerate(STEPS)]
+        )
 
     def action_help(self) -> None:
         """Explain this step and the focused field."""
@@ -206,7 +208,9 @@ class WizardApp(App[int]):
     def get_system_commands(self, screen: Screen[Any]) -> Any:
         yield from super().get_system_commands(screen)
         for index, step in enumerate(STEPS):
-            yield SystemCommand(f"{index + 1}. {step.title}", "Go to this step", lambda id=step.id: self.go(id))
+            yield SystemCommand(
+                f"{index + 1}. {step.title}", "Go to this step", lambda step_id=step.id: self.go(step_id)
+            )
         yield SystemCommand("Undo", "Take the last change back", self.action_undo)
         yield SystemCommand("Redo", "Make it again", self.action_redo)
 
@@ -251,7 +255,7 @@ def run_app(file: Path | None, *, resume: bool, python: str, ascii_only: bool, m
             file=sys.stderr,
         )
         return 2
-    code = WizardApp(plan, path, python).run(mouse=mouse)
+    code = WizardApp(plan, path, python, ascii_only=ascii_only).run(mouse=mouse)
     print(f"verl-wizard: answers are in {path}", file=sys.stderr)
     return 0 if code is None else code
 

@@ -14,7 +14,7 @@ from textual.widgets import Footer, Static
 from screens.steps import STEPS
 from screens.widgets.fields import FieldRow
 from screens.widgets.findings import FindingsPanel
-from wizard.findings import Finding, Severity
+from wizard.findings import Finding, Fix, Severity
 from wizard.plan import Plan
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ class StepScreen(Screen[None]):
         return next(index for index, step in enumerate(STEPS) if step.id == self.step_id)
 
     @property
-    def first_fix_panel(self) -> FindingsPanel | None:
-        """The panel that the fix key asks."""
-        return next(iter(self.query(FindingsPanel)), None)
+    def first_fix(self) -> Fix | None:
+        """What the fix key applies."""
+        panel = next(iter(self.query(FindingsPanel)), None)
+        return panel.first_fix if panel else None
 
     def on_mount(self) -> None:
         self._draw_title(())

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.widgets import DataTable, Input, Label, Select, Static
 
@@ -33,7 +33,6 @@ from wizard.probe.machine import (
 from wizard.text import gib, printable
 
 REFRESH_SECONDS = 1.0
-PROCESS_LINES = 6
 PROBED, CPU, DESCRIBED = "probed", "cpu", "described"
 SOURCES = {PROBED: "the GPUs of this machine", CPU: "the CPU only", DESCRIBED: "the machine described below"}
 
@@ -43,7 +42,8 @@ class GpusScreen(StepScreen):
 
     DEFAULT_CSS = """
     GpusScreen DataTable { height: auto; max-height: 11; }
-    GpusScreen #about { height: auto; color: $text-muted; }
+    GpusScreen #about { height: auto; max-height: 8; color: $text-muted; }
+    GpusScreen #about:focus { background: $panel; }
     GpusScreen .line { height: 1; }
     GpusScreen Label.name { width: 14; }
     GpusScreen #source, GpusScreen #description { width: 1fr; }
@@ -95,7 +95,8 @@ class GpusScreen(StepScreen):
         yield Static("", id="planned", markup=False)
         yield Static("Reading the GPUs …", id="summary", markup=False)
         yield DataTable(id="gpus", cursor_type="row")
-        yield Static("", id="about", markup=False)
+        with VerticalScroll(id="about"):
+            yield Static("", id="connections", markup=False)
 
     def on_mount(self) -> None:
         for column in COLUMNS:
@@ -235,8 +236,8 @@ class GpusScreen(StepScreen):
                     if cell != before:
                         self._table.update_cell(key, column, Text(printable(cell)), update_width=True)
         self._cells = cells
-        self._update("#summary", printable(summary(report)))
-        self._update("#about", "\n".join(printable(line) for line in _about(report)))
+        self._update("#summary", _lines([summary(report), *notes(report)]))
+        self._update("#connections", _lines([*link_lines(report), *process_lines(report)]))
 
     def _update(self, selector: str, text: str) -> None:
         """Change a line only when it differs: an idle screen sends nothing."""
@@ -260,8 +261,5 @@ def _planned(machine: Machine) -> str:
     return f"Planned: {machine.nodes} × {machine.gpus_per_node} = {ranks} ranks; {kind}."
 
 
-def _about(report: GpuReport) -> list[str]:
-    processes = process_lines(report)
-    if len(processes) > PROCESS_LINES:
-        processes = [*processes[:PROCESS_LINES], f"… and {len(processes) - PROCESS_LINES} more processes"]
-    return [*notes(report), *link_lines(report), *processes]
+def _lines(lines: list[str]) -> str:
+    return "\n".join(printable(line) for line in lines)

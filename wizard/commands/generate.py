@@ -11,6 +11,7 @@ from wizard.commands.options import add_model_access, fail
 from wizard.files import FileExists
 from wizard.findings import Severity
 from wizard.model.errors import ModelError
+from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.plan import AlgorithmName, Model, PlanError, Target, field_specs
 from wizard.probe.machine import FORM, MachineError, parse_machine, probe_machine
 from wizard.rules import check_plan
@@ -63,9 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
     from generators import render, write
 
     try:
+        if plan.model.id == TINY_ID:
+            ensure_tiny(plan.target.python)
         written = write(render(plan), arguments.out, overwrite=arguments.overwrite)
     except FileExists as error:
         return fail(f"{error} (--overwrite)")
+    except ModelError as error:
+        return fail(str(error))
     except OSError as error:
         return fail(f"{arguments.out}: cannot be written: {error.strerror}")
     print("\n".join(str(path) for path in written))

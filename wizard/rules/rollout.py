@@ -27,7 +27,7 @@ def _replica(case: Case) -> int:
 
 
 def _has_own_pool(case: Case) -> bool:
-    return case.get("trainer.v1.trainer_mode") == "separate_async"
+    return bool(case.get("trainer.v1.trainer_mode") == "separate_async")
 
 
 @rule(

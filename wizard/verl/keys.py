@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wizard.model.tiny import TINY_ID, tiny_folder
 from wizard.plan import Plan
 
 ACTOR = "actor_rollout_ref.actor"
@@ -138,8 +139,13 @@ def _field(
 
 
 def model_path(plan: Plan, role: str) -> str:
-    """Return what verl is to load for a role: the hub's id of a preset, else what the person typed."""
-    return (plan.model.critic_id or plan.model.id) if role == "critic" else plan.model.id
+    """Return what verl is to load for a role: the built-in model's folder, else what the person typed."""
+    model = (plan.model.critic_id or plan.model.id) if role == "critic" else plan.model.id
+    return str(tiny_folder()) if model == TINY_ID else model
+
+
+def _model_id(value: Any) -> Any:
+    return TINY_ID if value == str(tiny_folder()) else value
 
 
 def _model() -> tuple[ExportedKey, ...]:
@@ -155,7 +161,7 @@ def _model() -> tuple[ExportedKey, ...]:
                 "model.critic_id" if role == "critic" else "model.id",
                 f"{block}.path",
                 f"the {whose} model; verl's default is a path that nobody has",
-                path_of, _same, condition, True,
+                path_of, _model_id, condition, True,
             ),
             _field("model.trust_remote_code", f"{block}.trust_remote_code",
                    f"the {whose} model brings Python files of its own, which you agreed to run", applies=condition),

@@ -1,0 +1,66 @@
+"""Step 6: what waits in host memory."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from screens.base import StepScreen
+from screens.widgets.fields import FieldForm
+from screens.widgets.memory_bar import MemoryBar
+from wizard.memory import PredictionError, predict
+from wizard.offload_text import offload_advice, offload_effects
+from wizard.plan import Plan
+
+
+class OffloadScreen(StepScreen):
+    """Offload flags, checkpointing, and what verl makes of them."""
+
+    step_id = "offload"
+    intro = (
+        "What leaves the GPU, and when. Offload costs time on every step: choose it where the bar says it is needed."
+    )
+    findings_of = (
+        "actor.param_off",
+        "actor.optimizer_off",
+        "actor.offload",
+        "actor.reshard",
+        "ref.param_off",
+        "model.act",
+    )
+    guide = (
+        "param_offload and optimizer_offload move states between phases: they make room for the rollout, not for the "
+        "update. offload_policy (fsdp2) keeps them on the host all the time: it makes room for the update and is slow."
+    )
+
+    def compose_step(self) -> ComposeResult:
+        yield FieldForm(
+            [
+                "actor.param_offload",
+                "actor.optimizer_offload",
+                "actor.offload_policy",
+                "model.gradient_checkpointing",
+                "model.activation_offload",
+                "actor.reshard_after_forward",
+                "actor.no_sync",
+            ]
+        )
+        yield Static("", id="effects", markup=False)
+        yield MemoryBar()
+
+    def plan_changed(self, plan: Plan) -> None:
+        self.query_one(FieldForm).show(plan)
+        lines = [f"• {line}" if not self.app.ascii_only else f"- {line}" for line in offload_effects(plan)]
+        advice = offload_advice(plan, _fits_without(plan))
+        self.query_one("#effects", Static).update("\n".join([*lines, *([f"! {advice}"] if advice else [])]))
+        self.query_one(MemoryBar).show(plan)
+
+
+def _fits_without(plan: Plan) -> bool | None:
+    bare = dataclasses.replace(plan.actor, param_offload=False, optimizer_offload=False, offload_policy=False)
+    try:
+        return predict(dataclasses.replace(plan, actor=bare)).fits
+    except PredictionError:
+        return None

@@ -1,0 +1,56 @@
+"""Step 5: strategy and dtypes."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from screens.base import StepScreen
+from screens.widgets.fields import FieldForm
+from screens.widgets.memory_bar import MemoryBar
+from wizard.plan import Plan
+
+EFFECTS = (
+    "master dtype   parameters and AdamW at rest, 12 bytes each in fp32; bf16 loses small updates\n"
+    "param dtype    gathered parameters, activations, matrix products; bf16 needs compute capability 8.0\n"
+    "reduce dtype   gradients while ranks add them up; below fp32 most bits are lost\n"
+    "buffer dtype   rotary tables and the like; fsdp only"
+)
+
+
+class PrecisionScreen(StepScreen):
+    """Strategy, and the dtype of each thing that has one."""
+
+    step_id = "precision"
+    intro = "How parameters are stored, computed with and reduced; fp32, bf16, fp32 is verl's default."
+    findings_of = (
+        "actor.strategy",
+        "actor.master",
+        "actor.param_d",
+        "actor.reduce_d",
+        "actor.buffer",
+        "critic.",
+        "model.att",
+    )
+    guide = (
+        "fsdp is torch's FullyShardedDataParallel: flat parameters, no CPU. fsdp2 is fully_shard: one DTensor a "
+        "parameter, less memory, real CPU offload (offload_policy). fp16 adds a loss scaler (ShardedGradScaler)."
+    )
+
+    def compose_step(self) -> ComposeResult:
+        yield FieldForm(
+            [
+                "actor.strategy",
+                "actor.master_dtype",
+                "actor.param_dtype",
+                "actor.reduce_dtype",
+                "actor.buffer_dtype",
+                "model.attention",
+            ]
+        )
+        yield Static(EFFECTS, markup=False)
+        yield MemoryBar(only_peak=True)
+
+    def plan_changed(self, plan: Plan) -> None:
+        self.query_one(FieldForm).show(plan)
+        self.query_one(MemoryBar).show(plan)

@@ -1,0 +1,100 @@
+"""Step 9: everything at a glance, and writing the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.syntax import Syntax
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Button, Input, Label, Static
+
+from generators import render, write
+from screens.base import StepScreen
+from screens.widgets.dialogs import Confirm
+from screens.widgets.memory_bar import LEGEND, MemoryBar
+from wizard.files import FileExists
+from wizard.findings import Finding, Severity
+from wizard.model.errors import ModelError
+from wizard.model.tiny import TINY_ID, ensure_tiny
+from wizard.plan import Plan
+
+CONFIG = "run.yaml"
+
+
+class ReviewScreen(StepScreen):
+    """Findings, memory by phase, the YAML, and where to write it."""
+
+    step_id = "review"
+    intro = (
+        "What differs from verl's defaults, line by line with the reason. Enter in the folder field writes the files."
+    )
+    findings_of = ("",)
+    guide = (
+        "run.yaml is the smallest difference from verl's defaults, run.sh starts it from any folder, and "
+        "verl-wizard.yaml is this Plan. Files that are there already are replaced only after you agree."
+    )
+
+    def compose_step(self) -> ComposeResult:
+        with Horizontal(id="target"):
+            yield Label("write to folder ", markup=False)
+            yield Input("verl-run", id="folder", compact=True)
+            yield Button("Write", id="write", compact=True)
+            yield Button("Copy YAML", id="copy", compact=True)
+        yield Static("", id="written", markup=False)
+        yield MemoryBar(id="phases")
+        yield Static(LEGEND, id="legend", markup=False)
+        yield Static("", id="yaml", markup=False)
+
+    DEFAULT_CSS = """
+    ReviewScreen #target { height: 1; }
+    ReviewScreen #target Input { width: 1fr; max-width: 40; }
+    ReviewScreen #legend { color: $text-muted; }
+    """
+
+    def plan_changed(self, plan: Plan) -> None:
+        self.query_one(MemoryBar).show(plan)
+        text = render(plan)[CONFIG]
+        self.query_one("#yaml", Static).update(
+            Syntax(text, "yaml", theme="ansi_dark", word_wrap=True, background_color="default")
+        )
+
+    def judged(self, findings: Sequence[Finding]) -> None:
+        super().judged(findings)
+        errors = sum(finding.severity is Severity.ERROR for finding in findings)
+        self.query_one("#write", Button).disabled = errors > 0
+        if errors:
+            self.query_one("#written", Static).update("Files can be written once no error is left.")
+        elif "once no error" in str(self.query_one("#written", Static).render()):
+            self.query_one("#written", Static).update("")
+
+    @on(Button.Pressed, "#copy")
+    def _copy(self) -> None:
+        self.app.copy_to_clipboard(render(self.app.plan)[CONFIG])
+        self.notify("The YAML is in the clipboard, where the terminal allows it (OSC 52).")
+
+    @on(Input.Submitted, "#folder")
+    @on(Button.Pressed, "#write")
+    def _write(self) -> None:
+        if not self.query_one("#write", Button).disabled:
+            self._write_files(overwrite=False)
+
+    def _write_files(self, *, overwrite: bool) -> None:
+        folder = Path(self.query_one("#folder", Input).value or ".").expanduser()
+        plan = self.app.plan
+        try:
+            if plan.model.id == TINY_ID:
+                self.run_worker(lambda: ensure_tiny(plan.target.python), thread=True, exit_on_error=False)
+            written = write(render(plan), folder, overwrite=overwrite)
+        except FileExists as error:
+            question = f"{error.path} exists and differs. Replace it? The old version stays as {error.path.name}.bak."
+            self.app.push_screen(
+                Confirm(question, "Replace"), lambda yes: self._write_files(overwrite=True) if yes else None
+            )
+        except (OSError, ModelError) as error:
+            self.query_one("#written", Static).update(f"x {folder} could not be written: {error}")
+        else:
+            names = ", ".join(path.name for path in written)
+            self.query_one("#written", Static).update(f"Written to {folder.resolve()}: {names}. Start it with run.sh.")

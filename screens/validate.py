@@ -1,0 +1,178 @@
+"""Step 10: the live validation."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widgets import Button, Checkbox, Input, Label, Static
+
+from screens.base import StepScreen
+from screens.widgets.validation_panel import ValidationPanel
+from wizard.diagnosis import Diagnosis, diagnose
+from wizard.diagnosis.evidence import Evidence
+from wizard.findings import Fix
+from wizard.memory import PredictionError, predict
+from wizard.model.errors import ModelError
+from wizard.plan import Plan
+from wizard.text import printable
+from wizard.validation.launcher import Run
+from wizard.validation.plan_spec import CPU_RANKS, spec_from_plan
+from wizard.validation.spec import ValidationSpec
+from wizard.validation.verdict import Verdict
+
+
+def diagnosis_of(verdict: Verdict, plan: Plan) -> Diagnosis | None:
+    """Return why a run failed and what helps, None for a run that did not fail."""
+    if verdict.outcome in ("passed", "cancelled"):
+        return None
+    frames = tuple(str(frame) for frame in verdict.failure.get("frames", ()))
+    message = verdict.cause if verdict.outcome != "timed out" else verdict.sentence
+    return diagnose(Evidence(message, frames, verdict.step, verdict.rank), plan)
+
+
+class ValidateScreen(StepScreen):
+    """Starts, watches, pauses, cancels and repeats a validation run."""
+
+    step_id = "validate"
+    intro = "Loads, wraps, runs and times the model for real, in processes of its own."
+    guide = (
+        "The run uses the GPUs of this machine, or gloo on its CPU. s starts it, p pauses the display, c cancels; "
+        "when it fails, F4/x applies the first fix and s runs again. Random weights: only shapes, no checkpoint."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s,f5", "start", "Start", id="validate-start", key_display="F5"),
+        Binding("p", "pause", "Pause", id="validate-pause"),
+        Binding("c", "cancel", "Cancel", id="validate-cancel"),
+    ]
+    DEFAULT_CSS = """
+    ValidateScreen #controls { height: 1; }
+    ValidateScreen #controls Input { width: 8; }
+    ValidateScreen #controls Label { padding-left: 1; }
+    ValidateScreen #verdict { text-style: bold; height: auto; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run: Run | None = None
+        self._fix: Fix | None = None
+
+    def compose_step(self) -> ComposeResult:
+        with Horizontal(id="controls"):
+            yield Button("Start", id="start", compact=True)
+            yield Label("ranks", markup=False)
+            yield Input("", id="ranks", type="integer", compact=True)
+            yield Checkbox("random weights", id="random", compact=True)
+        yield Static("Not run yet: F5 or s starts it.", id="verdict", markup=False)
+        yield Static("", id="diagnosis", markup=False)
+        yield ValidationPanel()
+
+    def plan_changed(self, plan: Plan) -> None:
+        ranks = self.query_one("#ranks", Input)
+        if not ranks.value:
+            ranks.value = str(plan.world_size if plan.machine.gpus_per_node else CPU_RANKS)
+
+    @property
+    def first_fix(self) -> Fix | None:
+        """What the fix key applies: the diagnosis' first fix."""
+        return self._fix
+
+    @property
+    def running(self) -> bool:
+        """Whether a run is going on."""
+        return self._run is not None and self._run.verdict is None
+
+    def action_start(self) -> None:
+        """Start a run, or start it again."""
+        if self.running:
+            self.notify("A run is going on; c cancels it.")
+        else:
+            self._validate()
+
+    @on(Button.Pressed, "#start")
+    def _pressed(self) -> None:
+        self.action_start()
+
+    def action_pause(self) -> None:
+        """Stop or resume drawing; the run itself goes on."""
+        panel = self.query_one(ValidationPanel)
+        panel.paused = not panel.paused
+        self.notify("The display is paused; the run goes on." if panel.paused else "The display goes on.")
+
+    async def action_cancel(self) -> None:
+        """End the run and all its processes."""
+        if self.running and self._run is not None:
+            self._say("Cancelling …")
+            await self._run.cancel()
+
+    @work(exclusive=True, group="validation", exit_on_error=False)
+    async def _validate(self) -> None:
+        panel = self.query_one(ValidationPanel)
+        self._fix = None
+        self.query_one("#diagnosis", Static).update("")
+        self._say("Starting …")
+        try:
+            spec = await self._spec()
+            panel.begin(spec)
+            panel.predicted_bytes = _predicted(self.app.plan, spec)
+            self._run = await Run.start(spec, self.app.python)
+        except (ModelError, OSError, ValueError) as error:
+            self._say(f"Could not start: {error}")
+            return
+        run = self._run
+        panel.say(f"run folder {run.folder}")
+        self._say(f"Running {spec.world_size} ranks on {spec.device} …")
+        async for event in run.events():
+            panel.feed(event)
+        panel.finish()
+        if run.verdict is not None:
+            self._conclude(run.verdict)
+
+    async def _spec(self) -> ValidationSpec:
+        import asyncio
+
+        text = self.query_one("#ranks", Input).value
+        ranks = int(text) if text.strip().isdigit() else None
+        random_weights = self.query_one("#random", Checkbox).value
+        plan = self.app.plan
+
+        def make() -> ValidationSpec:
+            from wizard.probe.machine import probe_machine
+
+            gpus = probe_machine().gpus_per_node
+            return spec_from_plan(plan, gpus=gpus, world_size=ranks or None, random_weights=random_weights)
+
+        return await asyncio.to_thread(make)
+
+    def _conclude(self, verdict: Verdict) -> None:
+        self._say(printable(verdict.sentence))
+        found = diagnosis_of(verdict, self.app.plan)
+        if found is None:
+            return
+        self._fix = found.fixes[0] if found.fixes else None
+        lines = [f"{found.title}: {found.what}", found.remedy]
+        if self._fix is not None:
+            lines.append(f"F4/x: {self._fix.label}, then s runs again")
+        self.query_one("#diagnosis", Static).update(printable_lines(lines))
+
+    def _say(self, text: str) -> None:
+        self.query_one("#verdict", Static).update(text)
+
+
+def printable_lines(lines: list[str]) -> str:
+    """Return lines without control characters."""
+    return "\n".join(printable(line) for line in lines)
+
+
+def _predicted(plan: Plan, spec: ValidationSpec) -> int:
+    """Return the predicted peak of the update where the run is the Plan's own."""
+    if spec.device != "cuda" or spec.world_size != plan.world_size:
+        return 0
+    try:
+        phase = predict(plan).phase("actor_update")
+    except PredictionError:
+        return 0
+    return phase.peak_allocated_bytes if phase else 0

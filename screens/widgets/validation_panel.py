@@ -1,0 +1,168 @@
+"""What a validation run shows: a table of steps, measured values, the log. Fed with events, draws twice a second."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widgets import DataTable, RichLog, Sparkline, Static
+
+from wizard.text import count, gib, printable
+from wizard.validation.events import Event
+from wizard.validation.spec import ValidationSpec
+
+LOG_LINES = 2000
+DRAW_SECONDS = 0.5
+_WAITING, _RUNNING, _DONE, _FAILED = "waiting", "running", "done", "FAILED"
+_TIMES = ("forward_seconds", "forward_backward_seconds", "step_seconds")
+_FACTS = ("parameters", "fsdp_units", "shards", "master_dtype", "param_dtype", "reduce_dtype", "buffer_dtype", "device")
+
+
+class ValidationPanel(Vertical):
+    """Steps with state, ranks and duration; times with a sparkline; facts; log."""
+
+    DEFAULT_CSS = """
+    ValidationPanel { height: auto; }
+    ValidationPanel DataTable { height: auto; max-height: 11; width: 44; }
+    ValidationPanel #numbers { width: 1fr; padding-left: 1; height: auto; }
+    ValidationPanel #row { height: auto; }
+    ValidationPanel Sparkline { height: 1; display: none; }
+    ValidationPanel RichLog { height: 7; border-top: solid $panel; scrollbar-size-vertical: 1; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused = False
+        self._spec: ValidationSpec | None = None
+        self._states: dict[str, list[str]] = {}
+        self._seconds: dict[str, float] = {}
+        self._values: dict[str, object] = {}
+        self._peaks: dict[str, int] = {}
+        self._times: list[float] = []
+        self._lines: list[str] = []
+        self._changed = False
+        self.predicted_bytes = 0
+        """Predicted peak of the actor's update on one GPU, 0 where there is none."""
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="row"):
+            table: DataTable[Text] = DataTable(cursor_type="none", zebra_stripes=False)
+            table.can_focus = False
+            yield table
+            yield Static("", id="numbers", markup=False)
+        yield Sparkline([], id="times")
+        yield RichLog(id="log", max_lines=LOG_LINES, wrap=True, markup=False, auto_scroll=True)
+
+    def on_mount(self) -> None:
+        table = self.query_one(DataTable)
+        for key, width in (("step", 12), ("state", 9), ("ranks", 7), ("seconds", 9)):
+            table.add_column(key, key=key, width=width)
+        self.set_interval(DRAW_SECONDS, self._draw)
+
+    def begin(self, spec: ValidationSpec) -> None:
+        """Forget the last run and show the steps of a new one."""
+        self._spec = spec
+        self._states = {step: [_WAITING] * spec.world_size for step in spec.steps}
+        self._seconds.clear()
+        self._values.clear()
+        self._peaks.clear()
+        self._times.clear()
+        self._lines.clear()
+        self.query_one(RichLog).clear()
+        table = self.query_one(DataTable)
+        table.clear()
+        for step in spec.steps:
+            table.add_row(step, _WAITING, "", "", key=step)
+        self._changed = True
+
+    def feed(self, event: Event) -> None:
+        """Take one event into account; it is drawn with the next beat."""
+        states = self._states.get(event.step)
+        if event.kind == "step_started" and states:
+            states[event.rank] = _RUNNING
+        elif event.kind == "step_finished" and states:
+            states[event.rank] = _DONE
+            self._seconds[event.step] = max(self._seconds.get(event.step, 0.0), float(event.data["seconds"]))
+        elif event.kind == "failure" and states:
+            states[event.rank] = _FAILED
+            self.say(f"rank {event.rank}: {event.data.get('exception')}: {event.data.get('message')}")
+        elif event.kind == "log":
+            self.say(f"rank {event.rank}: {event.data.get('message')}")
+        elif event.kind == "metric" and event.rank == 0:
+            self._values.update(event.data)
+            if "step_seconds" in event.data:
+                self._times.append(float(event.data["step_seconds"]))
+        elif event.kind == "memory":
+            size = int(event.data.get("peak_allocated_bytes") or event.data.get("resident_bytes") or 0)
+            phase = str(event.data.get("phase"))
+            self._peaks[phase] = max(self._peaks.get(phase, 0), size)
+        self._changed = True
+
+    def say(self, line: str) -> None:
+        """Add a line to the log."""
+        self._lines.append(printable(line))
+        self._changed = True
+
+    def finish(self) -> None:
+        """Draw what is left at once."""
+        paused, self.paused = self.paused, False
+        self._draw()
+        self.paused = paused
+
+    def _draw(self) -> None:
+        if not self._changed or self.paused:
+            return
+        self._changed = False
+        self._draw_table()
+        self.query_one("#numbers", Static).update(self._numbers())
+        times = self.query_one(Sparkline)
+        if self._times:
+            times.display = True
+            times.data = list(self._times)
+        log = self.query_one(RichLog)
+        for line in self._lines:
+            log.write(line)
+        self._lines.clear()
+
+    def _draw_table(self) -> None:
+        table = self.query_one(DataTable)
+        for step, states in self._states.items():
+            state = next((s for s in (_FAILED, _RUNNING) if s in states), None)
+            state = state or (_DONE if all(s == _DONE for s in states) else _WAITING)
+            if state == _WAITING and _DONE in states:
+                state = _RUNNING
+            done = states.count(_DONE)
+            cells = {
+                "state": Text(state, style={"FAILED": "bold red", "done": "green"}.get(state, "")),
+                "ranks": Text(f"{done}/{len(states)}" if state != _WAITING else ""),
+                "seconds": Text(f"{self._seconds[step]:.2f}" if step in self._seconds else ""),
+            }
+            for column, cell in cells.items():
+                if str(table.get_cell(step, column)) != cell.plain:
+                    table.update_cell(step, column, cell)
+
+    def _numbers(self) -> str:
+        lines = []
+        for name in _TIMES:
+            if name in self._values:
+                lines.append(
+                    f"{name.removesuffix('_seconds').replace('_', '+')}: {float(str(self._values[name])):.4g} s"
+                )
+        if "tokens_per_second" in self._values:
+            rate = f"{float(str(self._values['tokens_per_second'])):,.0f} tokens/s"
+            mfu = self._values.get("mfu")
+            lines.append(rate + (f", MFU {float(str(mfu)):.1%}" if mfu is not None else ""))
+        for name in ("loss", "unsharded_loss", "gradient_norm"):
+            if name in self._values:
+                lines.append(f"{name.replace('_', ' ')}: {self._values[name]:.6g}")
+        if self._peaks:
+            phase, size = max(self._peaks.items(), key=lambda entry: entry[1])
+            lines.append(f"memory: {gib(size)} ({phase})")
+            if self.predicted_bytes:
+                lines.append(f"predicted: {gib(self.predicted_bytes)}")
+        for name in _FACTS:
+            if name in self._values:
+                value = self._values[name]
+                text = count(value) if name == "parameters" and isinstance(value, int) else str(value)
+                lines.append(f"{name.replace('_', ' ')}: {printable(text)}")
+        return "\n".join(lines)

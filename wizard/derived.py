@@ -1,0 +1,62 @@
+"""Numbers that follow from the Plan's batch sizes, as verl 0.9.1 works them out. Pure.
+
+Source: verl 0.9.1 `workers/engine_workers.py` (mini-batch per rank), `workers/engine/utils.py` (micro-batches),
+`utils/seqlen_balancing.py` (`rearrange_micro_batches`), `trainer/ppo/v1/trainer_base.py` (padding).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from wizard.plan import Plan
+from wizard.rules.parallel import ulysses_refusal
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What one training step comes to."""
+
+    samples_per_step: int
+    """Prompts × responses."""
+    padded_samples: int
+    """The same after verl filled the step up to whole mini-batches."""
+    data_parallel: int
+    """Ranks with data of their own: GPUs / Ulysses size."""
+    samples_per_rank: int
+    updates_per_step: int
+    """Optimizer updates a step."""
+    mini_samples_per_rank: int
+    """Samples of one update on one data-parallel rank."""
+    micro_batches: int
+    """Forward-backward passes an update takes on a rank; with dynamic batching, for samples of full length."""
+    tokens_per_micro_batch: int
+    """Most tokens one pass holds on a GPU."""
+
+
+def derive(plan: Plan) -> Derived:
+    """Return the derived numbers; sizes that do not divide are rounded up, the rules say what verl does with them."""
+    batches, n, share = plan.batches, plan.rollout.n, plan.actor.ulysses_size
+    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    parallel = max(1, plan.world_size // share)
+    samples, mini = batches.train_batch_size * n, batches.mini_batch_size * n
+    unit = math.lcm(parallel, mini)
+    padded = -(-samples // unit) * unit
+    mini_rank = -(-mini // parallel)
+    if batches.dynamic:
+        tokens = batches.max_tokens_per_gpu
+        # The budget of all ranks that share a sequence holds whole sequences.
+        whole = max(1, tokens * share // longest)
+        passes = -(-mini_rank // whole)
+    else:
+        tokens = -(-batches.micro_batch_size_per_gpu * longest // share)
+        passes = -(-mini_rank // batches.micro_batch_size_per_gpu)
+    return Derived(samples, padded, parallel, padded // parallel, padded // mini, mini_rank, passes, tokens)
+
+
+def ulysses_choices(plan: Plan) -> tuple[tuple[int, str], ...]:
+    """Return every size up to the world size (and the heads) with why it is refused, an empty text if it is not."""
+    heads = plan.architecture.num_attention_heads if plan.architecture else plan.world_size
+    largest = min(plan.world_size, max(1, heads))
+    sizes = sorted({*(size for size in range(1, largest + 1) if largest <= 16 or plan.world_size % size == 0)})
+    return tuple((size, ulysses_refusal(plan.architecture, plan.world_size, size)) for size in sizes)
