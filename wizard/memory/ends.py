@@ -26,12 +26,12 @@ def before_norm(shape: ModelShape, step: Step, ledger: Ledger) -> None:
 
 
 def reloaded_bytes(shape: ModelShape, step: Step, saved_bytes_per_token: float) -> float:
-    """Return what verl's activation offload has brought back while a layer's backward runs: its own group and the next
-    one's (`utils/activation_offload.py` AsyncDoubleBufferGroupOffloadHandler)."""
+    """Return what verl's activation offload has on the GPU while a layer's backward runs: the layer's own group, the
+    next one's, and the output of its re-entrant recomputation (`utils/activation_offload.py`)."""
     if not step.activation_offload:
         return 0.0
     if step.gradient_checkpointing:
-        return 2.0 * step.compute_bytes * shape.hidden * step.tokens
+        return 3.0 * step.compute_bytes * shape.hidden * step.tokens
     return saved_bytes_per_token * step.tokens
 
 

@@ -46,7 +46,7 @@ class Fsdp1:
                 self._block_forward(block, f"block {index} forward", train=train)
                 ledger.hold("activations", (count - 1) * self._kept(block) if train else 0.0)
                 if self._stays_gathered:
-                    ledger.hold("unsharded", (count - 1) * self._weight(block.parameters))
+                    ledger.hold("unsharded", (count - 1) * self._weight(block.parameters), stream="gather")
         end_of_layers(shape, step, ledger, train=train)
         ledger.hold("logits", self._logits(), "head forward")
         if train:
@@ -99,15 +99,14 @@ class Fsdp1:
         tokens, ledger = self.step.tokens, self.ledger
         self._gather(block.parameters, at)
         if train and not self.step.gradient_checkpointing:
-            ledger.hold("activations", block.saved_bytes_per_token * tokens)
-            ledger.touch(at, activations=block.kept_forward_bytes_per_token * tokens)
-            ledger.drop("activations", block.saved_bytes_per_token * tokens)
+            kept = block.saved_bytes_per_token + block.kept_forward_bytes_per_token
+            ledger.touch(at, activations=kept * tokens + block.weight_copies_bytes)
         else:
-            ledger.touch(at, activations=block.forward_bytes_per_token * tokens)
+            ledger.touch(at, activations=block.forward_bytes_per_token * tokens + block.weight_copies_bytes)
         if train:
             ledger.hold("activations", self._kept(block))
         if not self._stays_gathered:
-            ledger.drop("unsharded", self._weight(block.parameters))
+            ledger.drop("unsharded", self._weight(block.parameters), stream="gather")
 
     def _block_backward(self, block: Block, before: Block | None, name: str, *, sync: bool, first: bool) -> None:
         step, ledger = self.step, self.ledger
@@ -115,11 +114,11 @@ class Fsdp1:
         if self.prefetches_early:
             self._gather(prefetched, f"{name} prefetch")
         held = not step.gradient_checkpointing and not step.activation_offload
-        there = block.saved_bytes_per_token * step.tokens if held else 0.0
+        there = block.saved_bytes_per_token * step.tokens + block.weight_copies_bytes if held else 0.0
         there -= reloaded_bytes(self.shape, step, block.saved_bytes_per_token)
         for moment in block.backward:
             grads = self._weight(moment.gradient_parameters) * block.trainable / max(1, block.parameters)
-            size = moment.bytes_per_token * step.tokens - there
+            size = moment.bytes_per_token * step.tokens + moment.constant_bytes - there
             ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
         ledger.drop("activations", self._kept(block))
         if not self.prefetches_early:
@@ -135,7 +134,7 @@ class Fsdp1:
         """Account for `count` further equal blocks whose backward looked like the last one's."""
         self.ledger.drop("activations", count * self._kept(block))
         if self._stays_gathered:
-            self.ledger.drop("unsharded", count * self._weight(block.parameters))
+            self.ledger.drop("unsharded", count * self._weight(block.parameters), stream="gather")
         if not block.wrapped:
             self._wait(count * block.trainable)
         elif sync:
@@ -156,7 +155,7 @@ class Fsdp1:
         if self.accumulated and not first:
             ledger.drop("gradients", flat)
         if name != "root":
-            ledger.drop("unsharded", self._weight(parameters))
+            ledger.drop("unsharded", self._weight(parameters), stream="gather")
         elif sync or not self.sharding:
             self._free_root()
         if not sync:
@@ -168,7 +167,7 @@ class Fsdp1:
             # A flat gradient that the ranks do not divide is copied into a padded one.
             cast += step.reduce_bytes * trainable
         shard = step.reduce_bytes * trainable / step.ranks if self.sharding else 0.0
-        ledger.touch(f"{name} reduce-scatter", unsharded=cast, gradients=shard)
+        ledger.touch(f"{name} reduce-scatter", stream="reduce", unsharded=cast, gradients=shard)
         if self.accumulated and not first:
             self._release_accumulated(trainable)
         else:
@@ -191,14 +190,14 @@ class Fsdp1:
 
     def _shard_gradient(self, elements: float, *, first: bool) -> None:
         if first or self.step.no_sync:
-            self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks)
+            self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks, stream="reduce")
 
     def _gather(self, parameters: float, at: str) -> None:
         step = self.step
-        self.ledger.hold("unsharded", self._weight(parameters))
+        self.ledger.hold("unsharded", self._weight(parameters), stream="gather")
         # The shard is cast before the gather unless it has the compute dtype already.
         staged = self.sharding and step.master_bytes != step.compute_bytes
-        self.ledger.touch(at, unsharded=self._weight(parameters) / step.ranks if staged else 0.0)
+        self.ledger.touch(at, stream="gather", unsharded=self._weight(parameters) / step.ranks if staged else 0.0)
 
     @property
     def _stays_gathered(self) -> bool:
@@ -207,7 +206,7 @@ class Fsdp1:
 
     def _free_root(self) -> None:
         self.root_gathered = False
-        self.ledger.drop("unsharded", self._weight(self.root))
+        self.ledger.drop("unsharded", self._weight(self.root), stream="gather")
 
     def _weight(self, parameters: float) -> float:
         return float(self.step.compute_bytes * parameters)
@@ -218,7 +217,7 @@ class Fsdp1:
         if step.activation_offload:
             return 0.0
         if not step.gradient_checkpointing:
-            return block.saved_bytes_per_token * step.tokens
+            return block.saved_bytes_per_token * step.tokens + block.weight_copies_bytes
         return float(step.compute_bytes * self.shape.hidden * step.tokens)
 
     def _logits(self) -> float:

@@ -123,11 +123,10 @@ class Fsdp2:
         tokens, ledger = self.step.tokens, self.ledger
         self._gather(block.parameters, at)
         if train and not self.step.gradient_checkpointing:
-            ledger.hold("activations", block.saved_bytes_per_token * tokens)
-            ledger.touch(at, activations=block.kept_forward_bytes_per_token * tokens)
-            ledger.drop("activations", block.saved_bytes_per_token * tokens)
+            kept = block.saved_bytes_per_token + block.kept_forward_bytes_per_token
+            ledger.touch(at, activations=kept * tokens + block.weight_copies_bytes)
         else:
-            ledger.touch(at, activations=block.forward_bytes_per_token * tokens)
+            ledger.touch(at, activations=block.forward_bytes_per_token * tokens + block.weight_copies_bytes)
         if train:
             ledger.hold("activations", self._kept(block))
         self._reshard(block.parameters)
@@ -137,10 +136,10 @@ class Fsdp2:
         self._gather_prefetched(block.parameters, name)
         self._prefetch(self._ends(before))
         held = not step.gradient_checkpointing and not step.activation_offload
-        there = block.saved_bytes_per_token * step.tokens if held else 0.0
+        there = block.saved_bytes_per_token * step.tokens + block.weight_copies_bytes if held else 0.0
         there -= reloaded_bytes(self.shape, step, block.saved_bytes_per_token)
         for moment in block.backward:
-            size = moment.bytes_per_token * step.tokens - there
+            size = moment.bytes_per_token * step.tokens + moment.constant_bytes - there
             grads = self._weight(moment.gradient_parameters) * block.trainable / max(1, block.parameters)
             ledger.touch(f"{name} {moment.label}", activations=size, gradients=grads)
         ledger.drop("activations", self._kept(block))
@@ -203,10 +202,10 @@ class Fsdp2:
         if not lingers:
             ledger.drop("gradients", grads)
             self._release_accumulated(trainable)
-        ledger.touch(f"{name} reduce-scatter", gradients=reduce_bytes / step.ranks)
+        ledger.touch(f"{name} reduce-scatter", stream="reduce", gradients=reduce_bytes / step.ranks)
         if step.reduce_bytes != step.master_bytes:
             cast_bytes = (step.reduce_bytes + step.master_bytes) * trainable / step.ranks
-            ledger.touch(f"{name} gradient cast", gradients=cast_bytes)
+            ledger.touch(f"{name} gradient cast", stream="reduce", gradients=cast_bytes)
         if lingers:
             ledger.drop("gradients", grads)
             self._release_accumulated(trainable)
@@ -229,7 +228,7 @@ class Fsdp2:
 
     def _shard_gradient(self, elements: float, *, first: bool) -> None:
         if first and not self.step.offload_policy:
-            self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks)
+            self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks, stream="reduce")
 
     def _gather(self, parameters: float, at: str) -> None:
         """Forward: the flat buffer before is freed after this unit's copy-out: wait_for_unshard's local variable
@@ -238,8 +237,8 @@ class Fsdp2:
             return
         step, flat = self.step, self._flat(parameters)
         staged = step.compute_bytes * parameters / step.ranks if step.ranks > 1 else 0.0
-        self.ledger.hold("unsharded", flat)
-        self.ledger.touch(at, unsharded=staged)
+        self.ledger.hold("unsharded", flat, stream="gather")
+        self.ledger.touch(at, stream="gather", unsharded=staged)
         self.ledger.hold("unsharded", self._weight(parameters), f"{at} gather")
         self._free_flat()
         self.flat = flat
@@ -247,8 +246,9 @@ class Fsdp2:
     def _gather_backward(self, parameters: float, at: str) -> None:
         if parameters and self.step.reshard_after_forward:
             flat = self._flat(parameters)
-            self.ledger.hold("unsharded", flat + self._weight(parameters), at)
-            self.ledger.drop("unsharded", flat)
+            self.ledger.hold("unsharded", flat, stream="gather")
+            self.ledger.hold("unsharded", self._weight(parameters), at)
+            self.ledger.drop("unsharded", flat, stream="gather")
 
     def _gather_prefetched(self, parameters: float, name: str) -> None:
         """Backward: the flat buffer was gathered ahead and is freed after the copy-out."""
@@ -258,7 +258,7 @@ class Fsdp2:
 
     def _prefetch(self, parameters: float) -> None:
         self.flat = self._flat(parameters) if self.step.reshard_after_forward else 0.0
-        self.ledger.hold("unsharded", self.flat)
+        self.ledger.hold("unsharded", self.flat, stream="gather")
 
     def _reshard(self, parameters: float) -> None:
         """After forward."""
@@ -266,7 +266,7 @@ class Fsdp2:
             self.ledger.drop("unsharded", self._weight(parameters))
 
     def _free_flat(self) -> None:
-        self.ledger.drop("unsharded", self.flat)
+        self.ledger.drop("unsharded", self.flat, stream="gather")
         self.flat = 0.0
 
     def _flat(self, parameters: float) -> float:
@@ -285,7 +285,7 @@ class Fsdp2:
         if step.activation_offload:
             return 0.0
         if not step.gradient_checkpointing:
-            return block.saved_bytes_per_token * step.tokens
+            return block.saved_bytes_per_token * step.tokens + block.weight_copies_bytes
         return float(step.compute_bytes * self.shape.hidden * step.tokens)
 
     def _logits(self) -> float:

@@ -20,6 +20,10 @@ class Peak:
     breakdown: dict[str, int]
 
 
+STREAMS = ("compute", "gather", "reduce")
+"""CUDA streams that tensors are allocated on: FSDP's flat buffers and sharded gradients have streams of their own."""
+
+
 class Ledger:
     """Running bytes by cause; remembers the peak of each stage.
 
@@ -30,10 +34,9 @@ class Ledger:
         self.held: dict[str, float] = dict.fromkeys(CAUSES, 0.0)
         self.total = 0.0
         self.peaks: dict[str, Peak] = {}
-        self.highest_unsharded = 0.0
-        """Most bytes `unsharded` held at once, over all stages."""
-        self.highest_rest = 0.0
-        """Most bytes everything else held at once."""
+        self.highest_by_stream: dict[str, float] = dict.fromkeys(STREAMS, 0.0)
+        """Most bytes that tensors of each CUDA stream held at once, over all stages."""
+        self._by_stream: dict[str, float] = dict.fromkeys(STREAMS, 0.0)
         self._stage = ""
         self._highest = -1.0
 
@@ -43,24 +46,31 @@ class Ledger:
         self._highest = float(self.peaks[name].total_bytes) if name in self.peaks else -1.0
         self.touch(f"start of {name}")
 
-    def hold(self, cause: str, size_bytes: float, at: str = "") -> None:
+    def hold(self, cause: str, size_bytes: float, at: str = "", *, stream: str = "compute") -> None:
         """Allocate; with `at`, the state right after it is a candidate for the peak."""
         self.held[cause] += size_bytes
         self.total += size_bytes
+        self._by_stream[stream] += size_bytes
+        self._raise(stream, 0.0)
         if at:
             self.touch(at)
 
-    def drop(self, cause: str, size_bytes: float) -> None:
+    def drop(self, cause: str, size_bytes: float, *, stream: str = "compute") -> None:
         """Free."""
         self.held[cause] -= size_bytes
         self.total -= size_bytes
+        self._by_stream[stream] -= size_bytes
 
-    def touch(self, at: str, **momentary_bytes: float) -> None:
+    def _raise(self, stream: str, momentary_bytes: float) -> None:
+        highest = self._by_stream[stream] + momentary_bytes
+        if highest > self.highest_by_stream[stream]:
+            self.highest_by_stream[stream] = highest
+
+    def touch(self, at: str, stream: str = "compute", **momentary_bytes: float) -> None:
         """Consider the present state, with `momentary_bytes` by cause on top, as the peak."""
-        total = self.total + sum(momentary_bytes.values())
-        unsharded = self.held["unsharded"] + momentary_bytes.get("unsharded", 0.0)
-        self.highest_unsharded = max(self.highest_unsharded, unsharded)
-        self.highest_rest = max(self.highest_rest, total - unsharded)
+        momentary = sum(momentary_bytes.values())
+        self._raise(stream, momentary)
+        total = self.total + momentary
         if total <= self._highest:
             return
         self._highest = total

@@ -8,6 +8,6 @@ from wizard.memory.ledger import Ledger
 def reserved_bytes(ledger: Ledger) -> int:
     """Return the bytes reserved when nothing forces the allocator to give cached blocks back.
 
-    A freed block serves only the stream it was allocated on, so collective buffers and the rest peak each on their own.
+    A freed block serves only the stream it was allocated on, so each stream's tensors peak on their own.
     """
-    return round(ledger.highest_rest + ledger.highest_unsharded)
+    return round(sum(ledger.highest_by_stream.values()))

@@ -19,6 +19,8 @@ class Moment:
     bytes_per_token: float
     gradient_parameters: float = 0.0
     """Elements of the block whose gradients exist at that moment."""
+    constant_bytes: float = 0.0
+    """Bytes alive at that moment whatever the tokens."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Block:
     kept_forward_bytes_per_token: float
     """Alive on top of `saved_bytes_per_token` at the end of a forward that keeps everything."""
     backward: tuple[Moment, ...]
+    weight_copies_bytes: float = 0.0
+    """Kept for backward whatever the tokens: expert weights with LoRA's product added, which peft makes anew."""
 
     @property
     def parameters(self) -> int:
@@ -83,10 +87,17 @@ class BlockDims:
 
     @property
     def lora_parameters(self) -> int:
-        """Elements LoRA adds to every linear layer of one block (`target_modules: all-linear`)."""
-        hidden, plain_kv = self.hidden, self.kv_heads * self.head_dim
+        """Elements LoRA adds to one block (`target_modules: all-linear`; peft 0.21).
+
+        Every linear layer gets rank × (in + out); so do the router and each expert's two fused matrices, gate and up
+        at twice the rank.
+        """
+        hidden, plain_kv, ffn = self.hidden, self.kv_heads * self.head_dim, self.expert_ffn
         attention = 2 * (hidden + self.query) + 2 * (hidden + plain_kv)
-        return self.lora_rank * (attention + (3 * (hidden + self.ffn) if self.ffn else 0))
+        dense = 3 * (hidden + self.ffn) if self.ffn else 0
+        expert = 2 * (hidden + 2 * ffn) + (hidden + ffn)
+        routed = self.experts * expert + hidden + self.experts if self.experts else 0
+        return self.lora_rank * (attention + dense + routed)
 
 
 def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool = True, saved: float = 0.0) -> Block:
@@ -130,14 +141,19 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
         Moment("norm backward", (4 * w if dims.liger else 6 * FP32 + w) * h, weights),
     ]
     forward = [2 * w * h + 3 * w * f, w * h + 2 * FP32 * h, 2 * w * h + w * (4 * q + 2 * kv)]
+    copies = 0.0
     if dims.experts:
         k, e = dims.experts_per_token, dims.expert_ffn
         # Weighted outputs are combined by a product whose two gradients stand beside the output's own.
         moments.append(Moment("experts output backward", kept + 3 * k * w * h))
+        # Down's backward: the gradients of its output, input and merged weight beside all merged weights.
+        if lora:
+            copies = float(w * 3 * dims.experts * e * h)
+            moments.append(Moment("experts backward", kept + k * w * e, constant_bytes=copies * 4 / 3))
         # Input and its gradient, the gradient of gate and up, and all experts' weight gradients.
         pairs = k * w * (2 * h + 2 * e)
         moments.append(Moment("experts backward", kept - routed + pairs, 3 * dims.experts * e * h))
-        forward.append(2 * w * h + k * w * (h + 5 * e))
+        forward.append(2 * w * h + k * w * max(h + 5 * e, 4 * h))
     return Block(
         weights=total,
         trainable=dims.lora_parameters if lora else total,
@@ -147,6 +163,7 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
         forward_bytes_per_token=max(forward),
         kept_forward_bytes_per_token=2 * w * h,
         backward=tuple(moments),
+        weight_copies_bytes=copies,
     )
 
 
