@@ -39,8 +39,8 @@ class WizardApp(App[int]):
     ANIMATION_LEVEL = "none"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1,question_mark", "help", "Help", id="help", key_display="F1"),
-        Binding("f2,b", "back", "Back", id="back", key_display="F2"),
-        Binding("f3,n", "next", "Next", id="next", key_display="F3"),
+        Binding("f2,b", "previous_step", "Back", id="back", key_display="F2"),
+        Binding("f3,n", "next_step", "Next", id="next", key_display="F3"),
         Binding("f4,x", "fix", "Fix", id="fix", key_display="F4"),
         Binding("f6,g", "steps", "Steps", id="steps", key_display="F6"),
         Binding("f7,u", "undo", "Undo", id="undo", key_display="F7"),
@@ -143,11 +143,11 @@ class WizardApp(App[int]):
             if 0 <= index < len(STEPS):
                 self.go(STEPS[index].id)
 
-    def action_next(self) -> None:
+    def action_next_step(self) -> None:
         """Go to the next step."""
         self._move(1)
 
-    def action_back(self) -> None:
+    def action_previous_step(self) -> None:
         """Go to the step before."""
         self._move(-1)
 

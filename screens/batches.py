@@ -8,7 +8,7 @@ from textual.widgets import Static
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
 from screens.widgets.memory_bar import MemoryBar
-from wizard.derived import derive, ulysses_choices
+from wizard.derived import derive, ulysses_text
 from wizard.plan import Plan
 
 
@@ -76,10 +76,5 @@ class BatchesScreen(StepScreen):
             f"{numbers.updates_per_step} updates; an update: {numbers.mini_samples_per_rank} samples a rank in "
             f"{numbers.micro_batches} passes of {unit} {numbers.tokens_per_micro_batch} tokens."
         )
-        choices = ulysses_choices(plan)
-        allowed = ", ".join(str(size) for size, refusal in choices if not refusal)
-        refused = "; ".join(f"{size}: {refusal}" for size, refusal in choices if refusal)
-        self.query_one("#ulysses", Static).update(
-            f"  Ulysses sizes that work: {allowed}." + (f" Refused: {refused}." if refused else "")
-        )
+        self.query_one("#ulysses", Static).update(ulysses_text(plan))
         self.query_one(MemoryBar).show(plan)

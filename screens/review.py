@@ -20,8 +20,10 @@ from wizard.findings import Finding, Severity
 from wizard.model.errors import ModelError
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.plan import Plan
+from wizard.text import printable
 
 CONFIG = "run.yaml"
+BLOCKED = "Files can be written once no error is left."
 
 
 class ReviewScreen(StepScreen):
@@ -37,13 +39,18 @@ class ReviewScreen(StepScreen):
         "verl-wizard.yaml is this Plan. Files that are there already are replaced only after you agree."
     )
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._result = ""
+        self._blocked = False
+
     def compose_step(self) -> ComposeResult:
         with Horizontal(id="target"):
             yield Label("write to folder ", markup=False)
             yield Input("verl-run", id="folder", compact=True)
             yield Button("Write", id="write", compact=True)
             yield Button("Copy YAML", id="copy", compact=True)
-        yield Static("", id="written", markup=False)
+        yield Static("", id="written", classes="empty", markup=False)
         yield MemoryBar(id="phases")
         yield Static(LEGEND, id="legend", markup=False)
         yield Static("", id="yaml", markup=False)
@@ -51,6 +58,8 @@ class ReviewScreen(StepScreen):
     DEFAULT_CSS = """
     ReviewScreen #target { height: 1; }
     ReviewScreen #target Input { width: 1fr; max-width: 40; }
+    ReviewScreen #written { height: auto; }
+    ReviewScreen #written.empty { display: none; }
     ReviewScreen #legend { color: $text-muted; }
     """
 
@@ -65,10 +74,8 @@ class ReviewScreen(StepScreen):
         super().judged(findings)
         errors = sum(finding.severity is Severity.ERROR for finding in findings)
         self.query_one("#write", Button).disabled = errors > 0
-        if errors:
-            self.query_one("#written", Static).update("Files can be written once no error is left.")
-        elif "once no error" in str(self.query_one("#written", Static).render()):
-            self.query_one("#written", Static).update("")
+        self._blocked = errors > 0
+        self._say(BLOCKED if errors else self._result)
 
     @on(Button.Pressed, "#copy")
     def _copy(self) -> None:
@@ -78,7 +85,7 @@ class ReviewScreen(StepScreen):
     @on(Input.Submitted, "#folder")
     @on(Button.Pressed, "#write")
     def _write(self) -> None:
-        if not self.query_one("#write", Button).disabled:
+        if not self._blocked:
             self._write_files(overwrite=False)
 
     def _write_files(self, *, overwrite: bool) -> None:
@@ -94,7 +101,16 @@ class ReviewScreen(StepScreen):
                 Confirm(question, "Replace"), lambda yes: self._write_files(overwrite=True) if yes else None
             )
         except (OSError, ModelError) as error:
-            self.query_one("#written", Static).update(f"x {folder} could not be written: {error}")
+            self._conclude(f"{folder} could not be written: {error}")
         else:
             names = ", ".join(path.name for path in written)
-            self.query_one("#written", Static).update(f"Written to {folder.resolve()}: {names}. Start it with run.sh.")
+            self._conclude(f"Written to {folder.resolve()}: {names}. Start it with run.sh.")
+
+    def _conclude(self, text: str) -> None:
+        self._result = text
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        written = self.query_one("#written", Static)
+        written.update(printable(text))
+        written.set_class(not text, "empty")

@@ -60,3 +60,15 @@ def ulysses_choices(plan: Plan) -> tuple[tuple[int, str], ...]:
     largest = min(plan.world_size, max(1, heads))
     sizes = sorted({*(size for size in range(1, largest + 1) if largest <= 16 or plan.world_size % size == 0)})
     return tuple((size, ulysses_refusal(plan.architecture, plan.world_size, size)) for size in sizes)
+
+
+def ulysses_text(plan: Plan) -> str:
+    """Return which Ulysses sizes work, and why each other one does not."""
+    choices = ulysses_choices(plan)
+    allowed = ", ".join(str(size) for size, refusal in choices if not refusal)
+    reasons: dict[str, list[str]] = {}
+    for size, refusal in choices:
+        if refusal:
+            reasons.setdefault(refusal.removesuffix(f" by {size}"), []).append(str(size))
+    refused = "; ".join(f"{', '.join(sizes)}: {reason}" for reason, sizes in reasons.items())
+    return f"Ulysses sizes that work: {allowed}." + (f" Not {refused}." if refused else "")

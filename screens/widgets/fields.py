@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,6 +13,9 @@ from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Label, Select, Static
 
 from wizard.plan import FieldSpec, Plan, PlanError, parse_value, spec_of
+
+if TYPE_CHECKING:
+    from screens.app import WizardApp
 
 
 def label_of(path: str) -> str:
@@ -32,10 +36,10 @@ class FieldRow(Vertical):
     DEFAULT_CSS = """
     FieldRow { height: auto; }
     FieldRow > Horizontal { height: 1; }
-    FieldRow Label.name { width: 26; color: $text; }
+    FieldRow Label.name { width: 34; color: $text; }
     FieldRow Input, FieldRow Select { width: 1fr; max-width: 40; }
     FieldRow Label.unit { width: auto; padding-left: 1; color: $text-muted; }
-    FieldRow .problem { color: $text-error; display: none; padding-left: 26; height: auto; }
+    FieldRow .problem { color: $text-error; display: none; padding-left: 34; height: auto; }
     FieldRow.wrong .problem { display: block; }
     """
 
@@ -46,26 +50,32 @@ class FieldRow(Vertical):
             super().__init__()
             self.path, self.value = path, value
 
+    app: WizardApp
+
     def __init__(self, path: str) -> None:
         super().__init__(id=f"field-{path.replace('.', '-')}")
         self.path = path
         self.spec: FieldSpec = spec_of(path)
+        self._editor: Widget | None = None
         self._shown: object = None
 
     def compose(self) -> ComposeResult:
         with Horizontal():
             yield Label(label_of(self.path), classes="name", markup=False)
-            yield self._editor()
+            # Made with its value: a Select that gets one later would first tell of its first option.
+            self._shown = self.app.plan.get(self.path)
+            self._editor = self._make_editor(self._shown)
+            yield self._editor
             yield Label(self.spec.unit, classes="unit", markup=False)
         yield Static("", classes="problem", markup=False)
 
-    def _editor(self) -> Widget:
+    def _make_editor(self, value: object) -> Widget:
         if self.spec.type is bool:
-            return Checkbox("", compact=True)
+            return Checkbox("", bool(value), compact=True)
         if self.spec.choices:
             options = [(choice, choice) for choice in self.spec.choices]
-            return Select(options, allow_blank=False, compact=True)
-        return Input(compact=True, select_on_focus=True)
+            return Select(options, value=str(value), allow_blank=False, compact=True)
+        return Input(text_of(value), compact=True, select_on_focus=True)
 
     def show(self, plan: Plan) -> None:
         """Show the Plan's value, unless the person is in the middle of typing something else."""
@@ -74,7 +84,7 @@ class FieldRow(Vertical):
             return
         self._shown = value
         with self.prevent(Input.Changed, Checkbox.Changed, Select.Changed):
-            editor = self.query_one(".name ~ *")
+            editor = self._editor
             if isinstance(editor, Checkbox):
                 editor.value = bool(value)
             elif isinstance(editor, Select):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.console import RenderableType
 from rich.text import Text
 from textual.widgets import Static
 
@@ -11,6 +10,8 @@ from wizard.memory.prediction import PhasePeak, Prediction
 from wizard.plan import Plan
 from wizard.text import gib
 
+NARROW = 76
+"""Cells a bar is drawn in before its place is known."""
 PARTS = {
     "parameters": ("P", "blue"),
     "optimizer": ("O", "magenta"),
@@ -18,11 +19,15 @@ PARTS = {
     "unsharded": ("U", "cyan"),
     "activations": ("A", "green"),
     "logits": ("L", "red"),
-    "rollout": ("R", "bright_blue"),
+    "rollout_weights": ("R", "bright_blue"),
+    "kv_cache": ("K", "bright_cyan"),
     "workspace": ("W", "white"),
 }
 """Letter and colour of each cause: the letters alone tell them apart."""
-LEGEND = "P parameters  O optimizer  G gradients  U unsharded  A activations  L logits  R rollout  W workspace"
+LEGEND = (
+    "P parameters, O optimizer, G gradients, U unsharded units, A activations, L logits, R rollout weights, "
+    "K KV cache, W workspace, · other processes"
+)
 
 
 def phase_line(phase: PhasePeak, capacity_bytes: int, width: int) -> Text:
@@ -86,9 +91,14 @@ class MemoryBar(Static):
             self._prediction, self._missing = predict(plan), ""
         except PredictionError as error:
             self._prediction, self._missing = None, str(error)
-        self.refresh(layout=True)
+        self._draw()
 
-    def render(self) -> RenderableType:
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
         if self._prediction is None:
-            return Text(self._missing)
-        return memory_text(self._prediction, max(40, self.size.width or 76), only_peak=self._only_peak)
+            self.update(Text(self._missing))
+        else:
+            width = max(40, self.size.width or NARROW)
+            self.update(memory_text(self._prediction, width, only_peak=self._only_peak))
