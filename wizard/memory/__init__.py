@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from wizard.memory.host import host_memory
-from wizard.memory.predict import phases_of
+from wizard.memory.predict import PLANNED, phases_of
 from wizard.memory.prediction import PhasePeak, Prediction, PredictionError
 from wizard.memory.remedies import remedies, token_budget
+from wizard.memory.roles import Exact
 from wizard.model.units import NoUnits
 from wizard.plan import Plan
 
-__all__ = ["PhasePeak", "Prediction", "PredictionError", "predict"]
+__all__ = ["Exact", "PhasePeak", "Prediction", "PredictionError", "predict"]
 
 
-def predict(plan: Plan) -> Prediction:
+def predict(plan: Plan, exact: Exact = PLANNED) -> Prediction:
     """Return the peaks of one GPU and the host memory of one node for a training step of `plan`.
+
+    Args:
+        exact: sizes and paths to take in place of what the Plan implies; remedies speak of the Plan all the same.
 
     Raises:
         PredictionError: the model has not been inspected, or verl would stop while it wraps it.
     """
     try:
-        phases = phases_of(plan)
+        phases = phases_of(plan, exact)
         budget = token_budget(plan)
         host = host_memory(plan)
         fixes = remedies(plan, phases, budget)

@@ -46,10 +46,12 @@ def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelS
     for unit in units:
         if unit.kind == "block" and not unit.nested and not unit.name.startswith(paths):
             blocks.insert(0, _silent(unit, trainable=not options.lora_rank))
+    root = architecture.parameters - embedding - head
     head_width = 0
     if options.value_head:
+        # A causal model's head gives way to one output; an inspected critic has it in place already.
+        root += architecture.hidden_size + 1 if head or architecture.tied_embeddings else 0
         head, head_width = 0, 1
-    root = architecture.parameters - embedding - (_head(architecture.modules))
     root -= sum(group.parameters * group.repeat for _, group in layers)
     root -= sum(block.weights * block.repeat for block in blocks if not block.backward)
     tied = architecture.tied_embeddings and not options.value_head
@@ -60,7 +62,7 @@ def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelS
         blocks=tuple(blocks),
         embedding_parameters=embedding,
         head_parameters=head,
-        root_parameters=max(0, root) + (architecture.hidden_size + 1 if options.value_head else 0),
+        root_parameters=max(0, root),
         tied=tied,
         ends_in_root=not wrapped_ends,
         output_size=head_width,

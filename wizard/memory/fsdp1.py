@@ -143,9 +143,7 @@ class Fsdp1:
         elif first:
             self._accumulate(count * block.trainable)
 
-    def _reduce(
-        self, parameters: float, trainable: float, name: str, grads: float, *, sync: bool, first: bool
-    ) -> None:
+    def _reduce(self, parameters: float, trainable: float, name: str, grads: float, *, sync: bool, first: bool) -> None:
         """Post-backward of a unit whose separate gradients, `grads` bytes, are held."""
         step, ledger = self.step, self.ledger
         flat = self._weight(trainable)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wizard.memory.ledger import Ledger
-from wizard.memory.prediction import PhaseName, PhasePeak, Prediction
+from wizard.memory.prediction import PhaseName, PhasePeak
 from wizard.memory.replay import actor_update, log_prob
 from wizard.memory.reserved import reserved_bytes
 from wizard.memory.roles import (
+    Exact,
     ScoringRole,
     TrainedRole,
     architecture_of,
@@ -21,43 +22,46 @@ from wizard.memory.roles import (
 )
 from wizard.memory.rollout import CUDA_CONTEXT_BYTES, WEIGHT_BUCKET_BYTES, engine_of
 from wizard.memory.settings import DTYPE_BYTES
-from wizard.model.units import NoUnits
 from wizard.plan import Plan, Role
 
 Residue = dict[str, int]
+PLANNED = Exact()
+"""Nothing fixed: the Plan's own sizes."""
 
 
-def phases_of(plan: Plan) -> tuple[PhasePeak, ...]:
-    """Return the peak of every phase the Plan's algorithm runs.
+def phases_of(plan: Plan, exact: Exact = PLANNED) -> tuple[PhasePeak, ...]:
+    """Return the peak of every phase the Plan's algorithm runs; rollout and weight sync need a known GPU.
 
     Raises:
         PredictionError: the model has not been inspected, or no FSDP unit can be made of it.
     """
-    phases = [actor_update_phase(plan), _scoring_phase(plan, "log_prob")]
+    scored = Exact(tokens=exact.tokens, loss=exact.loss)
+    phases = [actor_update_phase(plan, exact), _scoring_phase(plan, "log_prob", scored)]
     if "ref" in plan.roles:
-        phases.append(_scoring_phase(plan, "ref_log_prob"))
+        phases.append(_scoring_phase(plan, "ref_log_prob", scored))
     if "critic" in plan.roles:
-        phases.append(_update_phase(plan, "critic", "critic_update"))
-    if plan.machine.gpus_per_node:
+        critic = Exact(tokens=exact.tokens, micro_batches=exact.micro_batches)
+        phases.append(_update_phase(plan, "critic", "critic_update", critic))
+    if plan.machine.gpu_memory_bytes:
         phases += [_rollout_phase(plan), _weight_sync_phase(plan)]
     return tuple(phases)
 
 
-def actor_update_phase(plan: Plan) -> PhasePeak:
+def actor_update_phase(plan: Plan, exact: Exact = PLANNED) -> PhasePeak:
     """Return the peak of the actor's update."""
-    return _update_phase(plan, "actor", "actor_update")
+    return _update_phase(plan, "actor", "actor_update", exact)
 
 
-def _update_phase(plan: Plan, role: TrainedRole, name: PhaseName) -> PhasePeak:
-    step = update_step(plan, role)
+def _update_phase(plan: Plan, role: TrainedRole, name: PhaseName, exact: Exact) -> PhasePeak:
+    step = exact.applied(update_step(plan, role))
     ledger = actor_update(role_shape(plan, role, step.tokens), step)
     return _phase(plan, role, name, ledger)
 
 
-def _scoring_phase(plan: Plan, name: PhaseName) -> PhasePeak:
+def _scoring_phase(plan: Plan, name: PhaseName, exact: Exact) -> PhasePeak:
     # With LoRA the reference is the actor with its adapters switched off.
     role: ScoringRole = "ref" if name == "ref_log_prob" and not plan.model.lora_rank else "actor"
-    step = log_prob_step(plan, role)
+    step = exact.applied(log_prob_step(plan, role))
     return _phase(plan, role, name, log_prob(role_shape(plan, role, step.tokens), step))
 
 
@@ -97,7 +101,7 @@ def _residue(plan: Plan, role: TrainedRole) -> Residue:
 
 def _elsewhere(plan: Plan, role: Role) -> int:
     """Bytes outside the running role's tensors: CUDA contexts, and the engine where it shares the GPU."""
-    if not plan.machine.gpus_per_node:
+    if not plan.machine.gpu_memory_bytes:
         return 0
     if not colocated(plan, role, "rollout"):
         return CUDA_CONTEXT_BYTES
@@ -150,6 +154,3 @@ def largest(holds: Callable[[int], bool], highest: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-__all__ = ["NoUnits", "Prediction", "actor_update_phase", "largest", "phases_of"]

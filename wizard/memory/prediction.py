@@ -22,7 +22,7 @@ class PhasePeak:
     peak_allocated_bytes: int
     """Bytes in tensors; for the rollout, the inference engine's whole share."""
     peak_reserved_bytes: int
-    """Bytes the process takes from the GPU: tensors and the caching allocator's gaps."""
+    """Bytes the process takes from the GPU while it has them: tensors and the allocator's caches of each stream."""
     breakdown: dict[str, int]
     """Bytes by cause at the peak; they sum to `peak_allocated_bytes`."""
     at: str
@@ -32,8 +32,8 @@ class PhasePeak:
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes the GPU must have for this phase."""
-        return self.peak_reserved_bytes + self.elsewhere_bytes
+        """Bytes the GPU must have for this phase: before the caching allocator fails it gives cached blocks back."""
+        return self.peak_allocated_bytes + self.elsewhere_bytes
 
 
 @dataclass(frozen=True)

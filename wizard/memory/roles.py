@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wizard.facts import Architecture
@@ -24,6 +24,24 @@ class Workload:
 
     tokens: int
     micro_batches: int
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What a caller fixes in place of what the Plan implies; None leaves the Plan's."""
+
+    tokens: int | None = None
+    """Tokens of one micro-batch on one rank."""
+    micro_batches: int | None = None
+    loss: LossPath | None = None
+    entropy: EntropyPath | None = None
+
+    def applied(self, step: Step) -> Step:
+        """Return the step with the fixed values."""
+        fixed = {name: value for name, value in vars(self).items() if value is not None}
+        if self.tokens is not None and step.mask_bytes:
+            fixed["mask_bytes"] = self.tokens**2
+        return replace(step, **fixed)
 
 
 def world_size(plan: Plan, role: Role) -> int:
@@ -51,7 +69,7 @@ def architecture_of(plan: Plan, role: Role) -> Architecture:
     Raises:
         PredictionError: the model has not been inspected.
     """
-    own = plan.critic_architecture if role == "critic" and plan.model.critic_id else None
+    own = plan.critic_architecture if role == "critic" else None
     found = own or plan.architecture
     if found is None:
         raise PredictionError(

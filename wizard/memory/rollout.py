@@ -8,8 +8,8 @@ from wizard.facts import Architecture
 from wizard.plan import Plan
 
 BF16 = 2
-CUDA_CONTEXT_BYTES = 520 * 2**20
-"""A process's CUDA context with cuBLAS and NCCL loaded; measured on the H200 (docs/memory.md)."""
+CUDA_CONTEXT_BYTES = 648_871_936
+"""A process's CUDA context with torch 2.11 (CUDA 13) on an H200: `context_bytes` in measurements/h200.json."""
 CUDA_GRAPH_BYTES = 2**30
 """vLLM's captured graphs, which it allocates beside its share; an estimate, its log says 0.5 to 2 GiB."""
 WEIGHT_BUCKET_BYTES = 2048 * 2**20
