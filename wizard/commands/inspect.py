@@ -10,6 +10,7 @@ import msgspec
 
 from wizard.commands.options import add_model_access, fail
 from wizard.facts import Architecture
+from wizard.model.describe import facts_of
 from wizard.model.errors import ModelError
 from wizard.model.resolve import resolve_model
 from wizard.text import count, table
@@ -45,20 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def architecture_text(model: str, found: Architecture) -> str:
     """Return what people want to know about a model, as lines."""
-    facts = [
-        ("class", found.class_name),
-        ("parameters", f"{found.parameters:,} ({count(found.parameters)})"),
-        ("dtype", found.dtype or "not given"),
-        ("layers × hidden", f"{found.num_layers} × {found.hidden_size}"),
-        ("heads (key-value)", f"{found.num_attention_heads} ({found.num_key_value_heads})"),
-        ("vocabulary", f"{found.vocab_size:,}"),
-        ("context", f"{found.max_position_embeddings:,} tokens"),
-        ("tied embeddings", "yes" if found.tied_embeddings else "no"),
-        ("KV cache", f"{found.kv_bytes_per_token:,} bytes a token"),
-    ]
-    if found.num_experts:
-        facts.insert(2, ("active", f"{found.active_parameters:,} ({count(found.active_parameters)})"))
-        facts.append(("experts", f"{found.num_experts_per_token} of {found.num_experts}"))
+    facts = facts_of(found)
     width = max(len(name) for name, _ in facts)
     lines = [model, *(f"  {name:{width}}  {value}" for name, value in facts), "", "layer classes"]
     rows = [

@@ -179,4 +179,5 @@ def _kind(name: str, members: list[tuple[ModuleGroup, int]], detected: bool, nam
         return "head"
     if any(group.name in ("experts", "expert") for group, _ in members) or "expert" in name.lower():
         return "expert"
-    return "block" if named and all(is_block_like(group) for group, _ in members) else "other"
+    repeated = sum(count for _, count in members) >= 2
+    return "block" if named and repeated and all(is_block_like(group) for group, _ in members) else "other"

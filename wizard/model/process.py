@@ -31,7 +31,7 @@ class InspectorProcess:
     async def warm(self) -> None:
         """Start the process and wait until it is ready to answer; failures show at the first question."""
         async with self._turn:
-            with contextlib.suppress(ModelError, OSError, TimeoutError):
+            with contextlib.suppress(ModelError, OSError, asyncio.TimeoutError):
                 await self._started()
 
     async def resolve(
@@ -48,31 +48,34 @@ class InspectorProcess:
         if found is not None:
             return found
         async with self._turn:
+            line = ""
             try:
-                process = await self._started()
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write(request_line(model, revision, trust_remote_code, role).encode())
-                await process.stdin.drain()
-                line = await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS)
-            except TimeoutError as error:
-                await self._stop()
+                line = await self._ask(request_line(model, revision, trust_remote_code, role))
+            except asyncio.TimeoutError as error:
                 raise ModelError(f"{model}: no answer within {TIME_LIMIT_SECONDS:.0f} s.") from error
             except OSError as error:
-                await self._stop()
                 raise ended(self.python, model, f"{self._stderr_text()}\n{error}") from error
+            finally:
+                # An answer that nobody waits for any more would be taken for the next one. And foreign code stays in
+                # a process: it would colour later answers, and its files would not be read again.
+                if not line or trust_remote_code:
+                    await self._stop()
             if not line:
-                await self._stop()
                 raise ended(self.python, model, self._stderr_text())
-            if trust_remote_code:
-                # Foreign code stays in a process: it would colour later answers, and its files would not be read again.
-                await self._stop()
-        return architecture_from(line.decode(), model)
+        return architecture_from(line, model)
+
+    async def _ask(self, request: str) -> str:
+        """Return the answer's line; empty when the process ended instead."""
+        process = await self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(request.encode())
+        await process.stdin.drain()
+        return (await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS)).decode()
 
     async def close(self) -> None:
-        """End the process."""
-        async with self._turn:
-            await self._stop()
+        """End the process, even in the middle of a question."""
+        await self._stop()
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
@@ -89,8 +92,13 @@ class InspectorProcess:
         self._stderr = b""
         self._reader = asyncio.create_task(self._drain(process))
         assert process.stdout is not None
-        if not await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS):
-            await process.wait()
+        ready = b""
+        try:
+            ready = await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS)
+        finally:
+            if not ready:
+                await self._stop()
+        if not ready:
             raise ended(self.python, "inspector", self._stderr_text())
         return process
 

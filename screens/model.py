@@ -1,0 +1,161 @@
+"""Step 3: the model, from a preset, a folder or the hub."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+from screens.base import StepScreen
+from screens.widgets.dialogs import Confirm
+from wizard.facts import Architecture
+from wizard.model.catalog import Preset
+from wizard.model.describe import facts_of, matching_presets, model_and_revision
+from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
+from wizard.model.selection import fitting
+from wizard.plan import Plan
+from wizard.text import printable
+
+
+class ModelScreen(StepScreen):
+    """A line to type the model into, the presets that match it, and what is known of the chosen one."""
+
+    DEFAULT_CSS = """
+    ModelScreen .line { height: 1; }
+    ModelScreen Label.name { width: 14; }
+    ModelScreen #model { width: 1fr; }
+    ModelScreen #presets { height: auto; max-height: 7; border: none; padding: 0; }
+    ModelScreen #state { height: auto; color: $text-muted; }
+    ModelScreen #state.problem { color: $text-error; }
+    ModelScreen #facts { height: auto; }
+    """
+
+    step_id = "model"
+    intro = "A folder, a Hugging Face id (owner/name, owner/name@commit) or a preset; Enter takes it."
+    findings_of = ("model.",)
+    guide = (
+        "Presets need neither torch nor a network. Other models are built from their config.json without weights: in "
+        "the interpreter that trains, from the hub's cache first and then the hub. A model that brings code of its own "
+        "is only read until you agree to run it."
+    )
+
+    class Resolved(Message):
+        """A model was inspected."""
+
+        def __init__(self, model: str, revision: str, trusted: bool, found: Architecture) -> None:
+            super().__init__()
+            self.model, self.revision, self.trusted, self.found = model, revision, trusted, found
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: tuple[str, str] | None = None
+        self._offered: tuple[Preset, ...] = ()
+        self._failed = ""
+
+    def compose_step(self) -> ComposeResult:
+        with Horizontal(classes="line"):
+            yield Label("model", classes="name")
+            yield Input(id="model", compact=True, select_on_focus=True)
+        yield OptionList(id="presets", compact=True)
+        yield Static("", id="state", markup=False)
+        yield Static("", id="facts", markup=False)
+
+    def on_mount(self) -> None:
+        self._offer("")
+        self.query_one("#model", Input).focus()
+        if self.app.plan.architecture is None:
+            model = self.app.plan.model
+            self.resolve(model.id, model.revision, model.trust_remote_code)
+
+    def plan_changed(self, plan: Plan) -> None:
+        """Show the Plan's model and its facts; what the person types stays until then."""
+        chosen = (plan.model.id, plan.model.revision)
+        if chosen != self._shown:
+            self._shown = chosen
+            with self.prevent(Input.Changed):
+                self.query_one("#model", Input).value = "@".join(part for part in chosen if part)
+        facts = facts_of(plan.architecture) if plan.architecture else [("not inspected yet", "Enter inspects it")]
+        width = max(len(name) for name, _ in facts)
+        lines = [f"{name:{width}}  {printable(value)}" for name, value in facts]
+        self.query_one("#facts", Static).update("\n".join(lines))
+
+    @on(Input.Changed, "#model")
+    def _typed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._offer(event.value)
+
+    def _offer(self, text: str) -> None:
+        """List the presets that match, all of them when none does."""
+        self._offered = matching_presets(text) or matching_presets("")
+        options = self.query_one("#presets", OptionList)
+        options.clear_options()
+        options.add_options([Option(Text(f"{preset.title:32} {preset.id}")) for preset in self._offered])
+
+    @on(Input.Submitted, "#model")
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        model, revision = model_and_revision(event.value)
+        plan = self.app.plan
+        same = (model, revision) == (plan.model.id, plan.model.revision)
+        self.resolve(model, revision, plan.model.trust_remote_code and same)
+
+    @on(OptionList.OptionSelected, "#presets")
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.resolve(self._offered[event.option_index].id, "", False)
+
+    @work(exclusive=True, group="resolve")
+    async def resolve(self, model: str, revision: str, trusted: bool) -> None:
+        """Inspect a model in the background; a later question replaces an earlier one."""
+        self._say(f"inspecting {model} …")
+        try:
+            found = await self.app.inspector.resolve(model, revision=revision, trust_remote_code=trusted)
+        except RemoteCodeConsentNeeded as needed:
+            self._say(str(needed), problem=True)
+            self._ask(model, needed)
+        except ModelError as error:
+            self._say(str(error), problem=True)
+        else:
+            self.post_message(self.Resolved(model, revision, trusted, found))
+
+    def _ask(self, model: str, needed: RemoteCodeConsentNeeded) -> None:
+        at = f" at commit {needed.revision}" if needed.revision else ""
+        question = (
+            f"{model}{at} brings code of its own. Agreeing runs these files here and on every training node:\n"
+            f"  {', '.join(needed.files)}\nfor the classes {', '.join(needed.classes)}.\n"
+            "Read them first. Without consent only config.json is read."
+        )
+
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self.resolve(model, needed.revision, True)
+
+        self.app.push_screen(Confirm(printable_lines(question), "Run the code"), answered)
+
+    def on_model_screen_resolved(self, event: Resolved) -> None:
+        """Take the model; class names of another model are left out, and that is said."""
+        plan = self.app.plan
+        kept = fitting(event.found, plan.actor.wrap_classes)
+        lost = sorted(set(plan.actor.wrap_classes) - set(kept))
+        model = dataclasses.replace(
+            plan.model, id=event.model, revision=event.revision, trust_remote_code=event.trusted
+        )
+        actor = dataclasses.replace(plan.actor, wrap_classes=kept)
+        self._say(f"layer classes left out, this model has none of them: {', '.join(lost)}" if lost else "")
+        self.app.set_plan(dataclasses.replace(plan, model=model, architecture=event.found, actor=actor))
+
+    def _say(self, text: str, *, problem: bool = False) -> None:
+        state = self.query_one("#state", Static)
+        state.set_class(problem, "problem")
+        state.update(printable_lines(text))
+
+
+def printable_lines(text: str) -> str:
+    """Return text of several lines without control characters."""
+    return "\n".join(printable(line) for line in text.split("\n"))
