@@ -97,7 +97,8 @@ class WizardApp(App[int]):
 
     def _judge(self) -> None:
         self.findings = check_plan(self.plan)
-        screen = self.screen
+        # The timer may ring while the application closes.
+        screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, StepScreen):
             screen.judged(self.findings)
 
