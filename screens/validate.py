@@ -11,6 +11,7 @@ from textual.containers import Horizontal
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from screens.base import StepScreen
+from screens.widgets.tick import Tick
 from screens.widgets.validation_panel import ValidationPanel
 from wizard.diagnosis import Diagnosis, diagnose
 from wizard.diagnosis.evidence import Evidence
@@ -65,7 +66,7 @@ class ValidateScreen(StepScreen):
             yield Button("Start", id="start", compact=True)
             yield Label("ranks", markup=False)
             yield Input("", id="ranks", type="integer", compact=True)
-            yield Checkbox("random weights", id="random", compact=True)
+            yield Tick("random weights", id="random")
         yield Static("Not run yet: F5 or s starts it.", id="verdict", markup=False)
         yield Static("", id="diagnosis", markup=False)
         yield ValidationPanel()

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Label, Select, Static
 
+from screens.widgets.tick import Tick
 from wizard.plan import FieldSpec, Plan, PlanError, parse_value, spec_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class FieldRow(Vertical):
 
     def _make_editor(self, value: object) -> Widget:
         if self.spec.type is bool:
-            return Checkbox("", bool(value), compact=True)
+            return Tick("", bool(value))
         if self.spec.choices:
             options = [(choice, choice) for choice in self.spec.choices]
             return Select(options, value=str(value), allow_blank=False, compact=True)
