@@ -107,7 +107,10 @@ def test_outcomes_that_stop_or_swallow_the_model() -> None:
 def test_size_wins_under_fsdp_and_is_ignored_by_fsdp2() -> None:
     by_size = outcome(QWEN, Fsdp(strategy="fsdp", min_num_params=100_000_000)).units
     assert {unit.class_name for unit in by_size} != {"Qwen2DecoderLayer", "Qwen2ForCausalLM"}
-    assert outcome(QWEN, Fsdp(min_num_params=100_000_000)).units == outcome(QWEN, Fsdp()).units
+    assert "overrides the classes" in outcome(QWEN, Fsdp(strategy="fsdp", min_num_params=100_000_000)).text
+    ignored = outcome(QWEN, Fsdp(min_num_params=100_000_000))
+    assert ignored.units == outcome(QWEN, Fsdp()).units
+    assert "fsdp2 ignores" in ignored.text
 
 
 def test_another_model_keeps_the_names_it_has() -> None:

@@ -124,7 +124,9 @@ async def test_size_replaces_the_classes_under_fsdp(make: Callable[..., WizardAp
         before = units(screen)
         app.edit("actor.min_num_params", 100_000_000)
         await until(pilot, lambda: units(screen) != before)
-        await until(pilot, lambda: any("min_num_params" in finding.field for finding in app.findings))
+        assert "min_num_params overrides the classes" in said(screen, "#outcome")
+        app.edit("actor.strategy", "fsdp2")
+        await until(pilot, lambda: "fsdp2 ignores min_num_params" in said(screen, "#outcome"))
 
 
 async def test_embeddings_and_experts_are_remarked(make: Callable[..., WizardApp]) -> None:

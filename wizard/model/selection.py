@@ -100,6 +100,12 @@ def outcome(architecture: Architecture, fsdp: Fsdp) -> Outcome:
     largest = max(units, key=lambda unit: unit.parameters)
     gathered = largest.parameters * BF16_BYTES / GIB
     parts: list[str] = []
+    if fsdp.min_num_params > 0:
+        parts.append(
+            "fsdp cuts by size: min_num_params overrides the classes."
+            if fsdp.strategy == "fsdp"
+            else "fsdp2 ignores min_num_params, and verl no longer checks the names."
+        )
     if not fsdp.wrap_classes and fsdp.min_num_params <= 0:
         parts.append(f"verl takes {', '.join(resolved_classes(architecture, fsdp)) or 'no class'} by itself.")
     if number == 1:
