@@ -20,12 +20,13 @@ from screens.environment import WAITING, EnvironmentScreen
 from wizard.plan import Plan, Target
 from wizard.probe.versions import ORDER
 
-SECONDS = 60
+SECONDS = 40
 
 
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
     while not true():
+        assert pilot.app.is_running, "the application ended"
         assert time.monotonic() < deadline, "did not happen in time"
         await pilot.pause(0.02)
 

@@ -32,6 +32,7 @@ SECONDS = 20
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
     while not true():
+        assert pilot.app.is_running, "the application ended"
         assert time.monotonic() < deadline, "did not happen in time"
         await pilot.pause(0.02)
 
@@ -100,8 +101,8 @@ async def test_the_gpus_that_are_there_are_planned_for(
             ["0", "NVIDIA H200", "139.8 GiB", "139.8 GiB", "9.0", "7%", "hidden"],
             ["1", "NVIDIA H200", "139.8 GiB", "139.8 GiB", "9.0", "7%", "0"],
         ]
-        assert "NVLink NV18" in text(screen, "#about")
-        assert "pid 1073741824" in text(screen, "#about")
+        assert "NVLink NV18" in text(screen, "#connections")
+        assert "pid 1073741824" in text(screen, "#connections")
 
 
 async def test_only_the_cells_that_changed_are_drawn(
@@ -142,7 +143,7 @@ async def test_a_failing_field_shows_a_question_mark_and_its_reason(
     async with app().run_test(size=(80, 24)) as pilot:
         screen = await gpus_step(pilot)
         assert cells(screen)[0][5] == "?"
-        assert "utilisation percent not read: Insufficient Permissions" in text(screen, "#about")
+        assert "utilisation percent not read: Insufficient Permissions" in text(screen, "#summary")
 
 
 async def test_names_from_outside_are_text_not_markup(
