@@ -82,11 +82,11 @@ def cases() -> tuple[Case, ...]:
 
 
 def _all() -> Iterator[Case]:
-    yield from _held_out()
+    yield from held_out()
     yield from _fitted()
 
 
-def _held_out() -> Iterator[Case]:
+def held_out() -> Iterator[Case]:
     """Combinations that were first measured after the predictor had been written."""
     yield replace(SHORT, ulysses=4, gradient_checkpointing=False)
     yield replace(QWEN3, ulysses=2, strategy="fsdp", world_size=16)

@@ -26,7 +26,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 from measure_cases import Case, cases
 
 MARK = "ROW "

@@ -36,7 +36,7 @@ def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelS
     """
     units = fsdp_units(architecture, fsdp)
     layers = decoder_layers(architecture)
-    dims = [_dims(architecture, group, options) for _, group in layers]
+    dims = [dims_of(architecture, group, options) for _, group in layers]
     blocks = [
         _decoder(architecture, path, group, units, options, each)
         for (path, group), each in zip(layers, dims, strict=True)
@@ -93,7 +93,8 @@ def _containers(group: ModuleGroup, name: str) -> list[tuple[str, tuple[ModuleGr
     return found
 
 
-def _dims(architecture: Architecture, group: ModuleGroup, options: Options) -> BlockDims:
+def dims_of(architecture: Architecture, group: ModuleGroup, options: Options) -> BlockDims:
+    """Return the dimensions of one decoder layer."""
     routed = _routed(architecture, group)
     shared = _named(group, ("shared_expert", "shared_experts"))
     hidden = architecture.hidden_size
@@ -126,12 +127,13 @@ def _decoder(
     options: Options,
     dims: BlockDims,
 ) -> Block:
-    routed = dims.experts > 0
-    # A traced figure is of one repeated block with bf16 compute; the closed form covers what changes it.
-    plain = options == Options(value_head=options.value_head)
-    traced = float(architecture.saved_bytes_per_token) if plain and (routed or not architecture.num_experts) else 0.0
+    # What the trace found beyond the closed form (latent attention, gated experts) stays whatever the options are.
+    plain = decoder_block(dims_of(architecture, group, Options()), weights=group.parameters, repeat=1)
+    dense_beside_experts = architecture.num_experts and not dims.experts
+    traced = 0 if dense_beside_experts else architecture.saved_bytes_per_token
+    beyond = max(0.0, traced - plain.saved_bytes_per_token) if traced else 0.0
     wrapped = any(unit.kind == "block" and unit.name == path for unit in units)
-    return decoder_block(dims, weights=group.parameters, repeat=group.repeat, wrapped=wrapped, saved=traced)
+    return decoder_block(dims, weights=group.parameters, repeat=group.repeat, wrapped=wrapped, beyond=beyond)
 
 
 def _silent(unit: Unit, *, trainable: bool) -> Block:

@@ -227,7 +227,8 @@ class Fsdp2:
         self.ledger.drop("gradients", size)
 
     def _shard_gradient(self, elements: float, *, first: bool) -> None:
-        if first and not self.step.offload_policy:
+        # With no_sync the last micro-batch is the first that has sharded gradients.
+        if (first or self.step.no_sync) and not self.step.offload_policy:
             self.ledger.hold("gradients", self.step.master_bytes * elements / self.step.ranks, stream="reduce")
 
     def _gather(self, parameters: float, at: str) -> None:

@@ -100,7 +100,7 @@ class BlockDims:
         return self.lora_rank * (attention + dense + routed)
 
 
-def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool = True, saved: float = 0.0) -> Block:
+def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool = True, beyond: float = 0.0) -> Block:
     """Return the cost of a decoder layer: RMSNorm, GQA attention by a flash kernel, gated MLP or routed experts.
 
     Kept: per norm an fp32 copy, the normalised tensor and its product with the weight; rotated q and k, v, the
@@ -109,7 +109,7 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     Args:
         weights: elements of the layer, LoRA's left out.
         wrapped: whether the layer is an FSDP unit.
-        saved: bytes per token kept for backward as traced on the model, in place of the closed form.
+        beyond: bytes per token that the layer keeps besides, as traced on the model.
     """
     w, h, f, lora = dims.compute_bytes, dims.hidden, dims.ffn, dims.lora_rank
     q, kv = dims.query, dims.key_value
@@ -125,9 +125,7 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     adapters = w * lora * 7 if lora else 0
     routed = _routed_bytes(dims)
     norms = 2 * norm + (dims.norms - 2) * post_norm
-    kept = norms + attention + mlp + adapters + routed
-    # The traced figure was taken with everything trainable and without Ulysses.
-    kept = saved or kept
+    kept = norms + attention + mlp + adapters + routed + beyond
     total = weights + dims.lora_parameters
     mlp_weights = 3 * f * h + 3 * dims.experts * dims.expert_ffn * h
     # Liger writes the gradients of gate and up over their values.
