@@ -7,8 +7,23 @@ import difflib
 from collections.abc import Mapping
 
 from wizard.findings import Change, Finding, Fix
+from wizard.fixing import apply_fix
 from wizard.plan import Plan
-from wizard.rules import batches, keys, offload, parallel, precision, resources, roles, rollout, wrap
+from wizard.rules import (
+    algorithm,
+    batches,
+    keys,
+    lora,
+    offload,
+    parallel,
+    precision,
+    resources,
+    roles,
+    rollout,
+    trainer,
+    versions,
+    wrap,
+)
 from wizard.rules.case import Case, Facts
 from wizard.rules.placement import check_placement
 from wizard.rules.registry import RuleInfo, all_rules, findings_of
@@ -17,7 +32,9 @@ from wizard.verl.export import plan_to_config
 from wizard.verl.keys import ExportedKey, Unmappable, exported_keys
 from wizard.verl.versions import from_version
 
-MODULES = (keys, batches, parallel, wrap, precision, offload, rollout, roles, resources)
+MODULES = (
+    keys, batches, parallel, wrap, precision, offload, rollout, lora, roles, algorithm, trainer, resources, versions,
+)  # fmt: skip
 """Importing them registers their rules; the reference page lists them in this order."""
 ALL_RULES = all_rules()
 
@@ -31,13 +48,16 @@ def check_config(config: VerlConfig, facts: Facts) -> tuple[Finding, ...]:
     return tuple(findings_of(Case(config, facts)))
 
 
-def check_plan(plan: Plan, versions: Mapping[str, str] | None = None) -> tuple[Finding, ...]:
+def check_plan(
+    plan: Plan, installed: Mapping[str, str] | None = None, visible_devices: str | None = None
+) -> tuple[Finding, ...]:
     """Return the findings of a Plan, fields and fixes as Plan paths where the Plan has one."""
     facts = Facts(
         machine=plan.machine if plan.machine.gpus_per_node or plan.machine.host_cpus else None,
         architecture=plan.architecture,
         critic_architecture=plan.critic_architecture,
-        versions=versions or {},
+        versions=installed or {},
+        visible_devices=visible_devices,
     )
     config = plan_to_config(plan)
     minor = config.schema.minor
@@ -114,4 +134,14 @@ def _once(findings: list[Finding]) -> list[Finding]:
     return kept
 
 
-__all__ = ["ALL_RULES", "Facts", "NoSuchRule", "RuleInfo", "check_config", "check_plan", "explain", "rules_of"]
+__all__ = [
+    "ALL_RULES",
+    "Facts",
+    "NoSuchRule",
+    "RuleInfo",
+    "apply_fix",
+    "check_config",
+    "check_plan",
+    "explain",
+    "rules_of",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from wizard.findings import Fix, Severity, Stage
+from wizard.findings import Change, Fix, Severity, Stage
 from wizard.rules.case import OWNERS, Case, Engine
 from wizard.rules.registry import Found, rule, set_key
 from wizard.verl.keys import ACTOR, REF, ROLLOUT
@@ -16,6 +16,11 @@ MINI = f"{ACTOR}.ppo_mini_batch_size"
 
 def _next_multiple(value: int, step: int) -> int:
     return max(step, -(-value // step) * step)
+
+
+def _sure(case: Case) -> Severity:
+    """Return how sure a fault of the first step is: launch scripts often leave the number of GPUs to the person."""
+    return Severity.ERROR if case.gpus_are_known else Severity.WARNING
 
 
 def _coprime_part(ranks: int, responses: int) -> int:
@@ -82,6 +87,7 @@ def mini_batch_divisible(case: Case) -> Iterator[Found]:
             f"{mini} prompts × {case.responses} responses do not divide over {parallel} data-parallel ranks of the "
             f"{role}; verl stops at the first update.",
             (set_key(key, better),),
+            _sure(case),
         )
 
 
@@ -99,7 +105,7 @@ def micro_batch_divisible(case: Case) -> Iterator[Found]:
     share = samples // parallel
     smaller = max(size for size in range(1, min(micro, share) + 1) if share % size == 0)
     text = f"a rank's share of a mini-batch is {share} samples, which do not divide into micro-batches of {micro}."
-    yield Found(key, f"{text} verl stops at the first update.", (set_key(key, smaller),))
+    yield Found(key, f"{text} verl stops at the first update.", (set_key(key, smaller),), _sure(case))
 
 
 @rule(
@@ -110,7 +116,7 @@ def micro_batch_divisible(case: Case) -> Iterator[Found]:
 def log_prob_micro_divisible(case: Case) -> Iterator[Found]:
     """Without dynamic batching the padded step is cut into log-prob micro-batches of one size."""
     keys: dict[str, Engine] = {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": "actor"}
-    if case.uses_ref:
+    if "ref" in case.engines:
         keys[f"{REF}.log_prob_micro_batch_size_per_gpu"] = "ref"
     for key, role in keys.items():
         micro, parallel = case.number(key), case.data_parallel(role)
@@ -120,7 +126,7 @@ def log_prob_micro_divisible(case: Case) -> Iterator[Found]:
         if share % micro:
             smaller = max(size for size in range(1, min(micro, share) + 1) if share % size == 0)
             text = f"a rank scores {share} samples a step, which do not divide into micro-batches of {micro}."
-            yield Found(key, f"{text} verl stops at the first step.", (set_key(key, smaller),))
+            yield Found(key, f"{text} verl stops at the first step.", (set_key(key, smaller),), _sure(case))
 
 
 _MICRO = (
@@ -149,7 +155,12 @@ def micro_batch_unset(case: Case) -> Iterator[Found]:
             fixes = (set_key(per_gpu, size), set_key(f"{ACTOR}.use_dynamic_bsz", True, "dynamic batching"))
             yield Found(per_gpu, f"neither it nor {total} is set, and verl wants exactly one of them.", fixes)
         elif case.get(per_gpu) is not None and case.get(total) is not None:
-            yield Found(total, f"both it and {per_gpu} are set, and verl wants exactly one.", (set_key(total, None),))
+            # The critic's size per GPU follows its total, so that the total alone counts as both.
+            changes = [Change(total, None)]
+            if not case.config.is_given(per_gpu):
+                changes.append(Change(per_gpu, max(1, case.number(total) // case.world_size)))
+            text = f"both it and {per_gpu} are set, and verl wants exactly one."
+            yield Found(total, text, (Fix(f"only {name}_per_gpu", tuple(changes)),))
 
 
 @rule(
@@ -199,7 +210,7 @@ def token_cap(case: Case) -> Iterator[Found]:
     keys: list[tuple[str, Engine, str]] = [(f"{ACTOR}.ppo_max_token_len_per_gpu", "actor", f"{ACTOR}.use_dynamic_bsz")]
     switch = "log_prob_use_dynamic_bsz"
     keys.append((f"{ROLLOUT}.log_prob_max_token_len_per_gpu", "actor", f"{ROLLOUT}.{switch}"))
-    if case.uses_ref:
+    if "ref" in case.engines:
         keys.append((f"{REF}.log_prob_max_token_len_per_gpu", "ref", f"{REF}.{switch}"))
     for key, role, dynamic in keys:
         cap, share = case.number(key), case.ulysses(role)
@@ -207,6 +218,21 @@ def token_cap(case: Case) -> Iterator[Found]:
             needed = -(-case.longest // share)
             text = f"prompt + response reach {case.longest} tokens, the budget × Ulysses size {cap * share}."
             yield Found(key, f"{text} verl stops at the first longer sequence.", (set_key(key, needed),))
+
+
+@rule(
+    "token-cap-unset", "dynamic batching has token budgets", Severity.ERROR, Stage.WORKERS,
+    (f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ROLLOUT}.log_prob_max_token_len_per_gpu"),
+    "verl 0.9.1 workers/engine_workers.py:633-634",
+)  # fmt: skip
+def token_cap_unset(case: Case) -> Iterator[Found]:
+    """Workers assert that neither budget is null, without a message."""
+    if not case.dynamic or case.config.schema.minor < (0, 8):
+        return
+    for key in (f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ROLLOUT}.log_prob_max_token_len_per_gpu"):
+        if case.get(key) is None:
+            yield Found(key, "null gives dynamic batching no budget: workers stop.",
+                        (set_key(key, max(16384, case.longest)),))  # fmt: skip
 
 
 @rule(

@@ -29,6 +29,8 @@ class Facts:
     versions: Mapping[str, str] = field(default_factory=dict)
     """Packages of the target interpreter with their versions; an empty text for one that is missing. Packages that
     were not looked for are absent."""
+    visible_devices: str | None = None
+    """`CUDA_VISIBLE_DEVICES` where the run will start; None when it is not set or not known."""
 
 
 class Case:
@@ -81,7 +83,7 @@ class Case:
     def engines(self) -> tuple[Engine, ...]:
         """Roles that have an FSDP engine."""
         roles: list[Engine] = ["actor"]
-        if self.uses_ref:
+        if self.uses_ref and not self.ref_in_actor:
             roles.append("ref")
         if self.uses_critic:
             roles.append("critic")
@@ -155,8 +157,25 @@ class Case:
 
     @functools.cached_property
     def lora_rank(self) -> int:
-        """LoRA rank in effect, 0 without."""
-        return self.number(f"{MODEL}.lora.rank") or self.number(f"{MODEL}.lora_rank")
+        """LoRA rank the FSDP engine trains with, 0 without (verl 0.9.1 `fsdp/transformer_impl.py:162`)."""
+        return max(0, self.number(f"{MODEL}.lora_rank"))
+
+    @functools.cached_property
+    def rollout_lora_rank(self) -> int:
+        """LoRA rank that trainer and rollout believe in (verl 0.9.1 `trainer/ppo/v1/trainer_base.py:234`)."""
+        rank = self.number(f"{MODEL}.lora.rank")
+        return rank if rank > 0 else self.lora_rank
+
+    @functools.cached_property
+    def ref_in_actor(self) -> bool:
+        """Whether the reference is the actor with its adapter off (verl 0.9.1 `trainer_base.py:237`)."""
+        return self.rollout_lora_rank > 0 or self.get(f"{MODEL}.lora_adapter_path") is not None
+
+    @functools.cached_property
+    def gpus_are_known(self) -> bool:
+        """Whether anything but verl's default of 8 says how many GPUs there are."""
+        machine = self.facts.machine
+        return self.config.is_given("trainer.n_gpus_per_node") or bool(machine and machine.gpus_per_node)
 
     @functools.cached_property
     def padded_batch(self) -> int:

@@ -52,13 +52,15 @@ def dtype_unknown(case: Case) -> Iterator[Found]:
 )  # fmt: skip
 def reduce_dtype(case: Case) -> Iterator[Found]:
     """Sums over ranks in bf16 keep 8 bits: small gradients are rounded away, more of them the more GPUs there are.
-    Nothing says so; training only learns worse. fp16 overflows besides."""
+    Nothing says so; training only learns worse. fp16 overflows besides. Where the master weights are bf16 as well,
+    FSDP rounds the sum to bf16 afterwards in any case, and it is a warning."""
     for role in case.trained:
         found = _dtype(case, role, "reduce_dtype")
         if found in ("bf16", "fp16"):
             key = _key(case, role, "reduce_dtype")
             text = f"the {role}'s gradients are summed over {case.world_size} GPUs in {found}: most bits are lost."
-            yield Found(key, text, (set_key(key, "fp32"),))
+            pure = found == "bf16" == _NAMES.get(str(case.engine(role, "model_dtype")))
+            yield Found(key, text, (set_key(key, "fp32"),), Severity.WARNING if pure else None)
 
 
 @rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from wizard.findings import Severity, Stage
 from wizard.rules.case import Case
 from wizard.rules.registry import Found, rule, set_key
-from wizard.verl.keys import MODEL, ROLLOUT
+from wizard.verl.keys import MODEL
 
 ATTENTION = f"{MODEL}.override_config.attn_implementation"
 STRATEGIES = ("fsdp", "fsdp2")
@@ -17,10 +17,9 @@ ESTIMATORS = (
     "tir_optimal_token_baseline",
 )  # fmt: skip
 """verl 0.9.1 `trainer/ppo/core_algos.py`, AdvantageEstimator."""
-LORA_LIMIT = 512
 HOST_WARNING_SHARE, HOST_ERROR_SHARE = 0.70, 0.95
-LOAD_BYTES = 4
-"""fp32, the master dtype models are loaded in."""
+LOAD_BYTES = {"fp32": 4, "float32": 4, "32": 4}
+"""Of `model_dtype`, the dtype models are loaded in; the half-precision ones take 2."""
 
 
 @rule(
@@ -132,31 +131,6 @@ def critic_flash_attn(case: Case) -> Iterator[Found]:
 
 
 @rule(
-    "lora-rank-limit", "the LoRA rank is one that vLLM serves", Severity.ERROR, Stage.DRIVER,
-    (f"{MODEL}.lora_rank",), "verl 0.9.1 utils/config.py:205-215, workers/rollout/vllm_rollout/utils.py:83-103",
-)  # fmt: skip
-def lora_rank_limit(case: Case) -> Iterator[Found]:
-    """vLLM serves ranks up to 512, unless the adapter is merged into the weights first."""
-    if case.get(f"{ROLLOUT}.name") == "vllm" and case.lora_rank > LORA_LIMIT and not case.flag(f"{MODEL}.lora.merge"):
-        key = f"{MODEL}.lora.rank" if case.number(f"{MODEL}.lora.rank") else f"{MODEL}.lora_rank"
-        yield Found(key, f"vLLM serves ranks up to {LORA_LIMIT}.", (set_key(key, LORA_LIMIT),))
-
-
-@rule(
-    "lora-load-format", "LoRA with layered summon loads the base model", Severity.ERROR, Stage.FIRST_STEP,
-    (f"{ROLLOUT}.load_format",), "verl 0.9.1 utils/fsdp_utils.py:725-730",
-)  # fmt: skip
-def lora_load_format(case: Case) -> Iterator[Found]:
-    """With `layered_summon` only the adapter is sent to the rollout, which then needs real base weights."""
-    key = f"{ROLLOUT}.load_format"
-    merged = case.flag(f"{MODEL}.lora.merge")
-    if case.lora_rank and case.flag(f"{ROLLOUT}.layered_summon") and "dummy" in str(case.get(key)) and not merged:
-        yield Found(
-            key, "the rollout would start from random base weights; verl stops.", (set_key(key, "safetensors"),)
-        )
-
-
-@rule(
     "remote-code", "code of the model's own is allowed where it is needed", Severity.ERROR, Stage.WORKERS,
     (f"{MODEL}.trust_remote_code", "data.trust_remote_code"),
     "transformers dynamic_module_utils.py; verl-project/verl issue 1412",
@@ -179,12 +153,13 @@ def remote_code(case: Case) -> Iterator[Found]:
 )  # fmt: skip
 def host_memory(case: Case) -> Iterator[Found]:
     """With tied embeddings verl switches meta initialisation off: every rank of a node loads the whole model into
-    host memory, in fp32, before it is sharded."""
+    host memory, in `model_dtype`, before it is sharded."""
     machine, architecture = case.facts.machine, case.facts.architecture
     if machine is None or not machine.host_memory_bytes or architecture is None or not architecture.tied_embeddings:
         return
     ranks = max(1, case.number("trainer.n_gpus_per_node", 1))
-    needed = ranks * architecture.parameters * LOAD_BYTES
+    dtype = str(case.engine("actor", "model_dtype", "fp32"))
+    needed = ranks * architecture.parameters * LOAD_BYTES.get(dtype, 2)
     share = needed / machine.host_memory_bytes
     if share > HOST_WARNING_SHARE:
         text = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wizard.findings import Severity, Stage
+from wizard.findings import Fix, Severity, Stage
 from wizard.rules.case import Case
 from wizard.rules.registry import Found, rule, set_key
 from wizard.verl.keys import ROLLOUT
 
-ENGINES = ("vllm", "sglang", "trtllm", "hf")
+ENGINES = ("vllm", "sglang", "trtllm")
 WEIGHT_BYTES = 2
 MARGIN = 0.02
 """Of the GPU that CUDA contexts take besides what is seen as used."""
@@ -40,7 +40,7 @@ def rollout_name(case: Case) -> Iterator[Found]:
     value = case.get(key)
     if value is None:
         yield Found(key, "verl has no default for it and stops.", (set_key(key, "vllm"),))
-    elif value not in ENGINES:
+    elif value not in ENGINES and case.config.schema.minor >= (0, 8):
         yield Found(key, "verl has no such inference engine.", (set_key(key, "vllm"),))
 
 
@@ -98,25 +98,77 @@ def rollout_pipeline(case: Case) -> Iterator[Found]:
 
 
 @rule(
-    "rollout-length", "the engine accepts the longest sequence", Severity.ERROR, Stage.FIRST_STEP, (LENGTH,),
-    "verl 0.9.1 workers/rollout/vllm_rollout; vLLM 0.24 config/model.py",
+    "rollout-length", "the engine accepts the longest sequence", Severity.ERROR, Stage.ROLLOUT, (LENGTH,),
+    "verl 0.9.1 workers/rollout/vllm_rollout/vllm_async_server.py:593-612 and 1102-1111, sglang_rollout/"
+    "async_sglang_server.py:167-172",
 )  # fmt: skip
 def rollout_length(case: Case) -> Iterator[Found]:
-    """Shorter than prompt + response, it cuts or refuses requests; longer than the model's own context, vLLM stops;
-    null means the whole context, whose KV cache may not fit."""
+    """Longer than the model's own context, the server refuses to start. Shorter than prompt + response, responses are
+    cut without a word, and a prompt that leaves no token stops the run. null means the model's whole context, whose
+    KV cache may not fit."""
     value, architecture = case.get(LENGTH), case.facts.architecture
+    prompt = case.number("data.max_prompt_length")
     context = architecture.max_position_embeddings if architecture else 0
-    if isinstance(value, int) and case.longest and value < case.longest:
-        text = f"prompt + response reach {case.longest} tokens, more than the engine accepts."
-        yield Found(LENGTH, text, (set_key(LENGTH, case.longest),))
-    if context and isinstance(value, int) and value > context and value >= case.longest:
-        fixes = (set_key(LENGTH, case.longest),) if case.longest <= context else ()
-        text = f"the model's own context is {context} tokens: the engine stops."
-        yield Found(LENGTH, text, fixes, stage=Stage.ROLLOUT)
-    if context and case.longest > context:
-        text = f"prompt + response reach {case.longest} tokens, more than the model's context of {context}."
-        shorter = max(1, context - case.number("data.max_prompt_length"))
-        yield Found("data.max_response_length", text, (set_key("data.max_response_length", shorter),))
+    if context and isinstance(value, int) and value > context:
+        fix = set_key(LENGTH, min(context, case.longest or context))
+        yield Found(LENGTH, f"the model's own context is {context} tokens: the engine stops.", (fix,))
+        return
+    limit = value if isinstance(value, int) else context
+    if not limit or not case.longest or limit >= case.longest:
+        return
+    text = f"prompt + response reach {case.longest} tokens, and the engine accepts {limit}: "
+    fixes: tuple[Fix, ...] = ()
+    if not context or context >= case.longest:
+        fixes = (set_key(LENGTH, case.longest),)
+    elif prompt < context:
+        fixes = (set_key("data.max_response_length", context - prompt),)
+    field = LENGTH if isinstance(value, int) else "data.max_response_length"
+    if prompt >= limit:
+        yield Found(field, f"{text}the first long prompt stops the run.", fixes, stage=Stage.FIRST_STEP)
+    else:
+        yield Found(field, f"{text}long responses are cut.", fixes, Severity.WARNING, Stage.SILENT)
+
+
+@rule(
+    "rollout-experts", "expert parallelism spans the replica", Severity.ERROR, Stage.WORKERS,
+    (f"{ROLLOUT}.expert_parallel_size", f"{ROLLOUT}.moe_tensor_parallel_size"),
+    "verl 0.9.1 workers/config/rollout.py:294-300",
+)  # fmt: skip
+def rollout_experts(case: Case) -> Iterator[Found]:
+    """vLLM and SGLang spread experts over all ranks of a replica or over none; TensorRT-LLM alone also splits each."""
+    if case.get(f"{ROLLOUT}.name") == "trtllm":
+        return
+    key = f"{ROLLOUT}.expert_parallel_size"
+    size, ranks = case.number(key, 1), case.number(TP, 1) * case.number(f"{ROLLOUT}.data_parallel_size", 1)
+    if size > 1 and size != ranks:
+        yield Found(key, f"it must be 1 or tensor × data parallel size, {ranks}.", (set_key(key, ranks),))
+    key = f"{ROLLOUT}.moe_tensor_parallel_size"
+    if case.number(key, 1) > 1:
+        yield Found(key, "only TensorRT-LLM splits single experts: workers stop.", (set_key(key, 1),))
+
+
+@rule(
+    "rollout-nodes", "a replica fills whole nodes", Severity.ERROR, Stage.ROLLOUT, (TP,),
+    "verl 0.9.1 workers/rollout/replica.py:113",
+)  # fmt: skip
+def rollout_nodes(case: Case) -> Iterator[Found]:
+    """A replica wider than a node takes as many GPUs of each node it spans."""
+    node = case.number(f"{ROLLOUT}.n_gpus_per_node" if _has_own_pool(case) else "trainer.n_gpus_per_node", 1)
+    replica = _replica(case)
+    if node > 0 and replica > node and replica % node:
+        text = f"a replica of {replica} GPUs does not divide into nodes of {node}: the server stops."
+        yield Found(TP, text, (set_key(TP, 1),) if replica == case.number(TP, 1) else ())
+
+
+@rule(
+    "rollout-disaggregation", "disaggregated serving runs on vLLM or SGLang", Severity.ERROR, Stage.WORKERS,
+    (f"{ROLLOUT}.disaggregation.enabled",), "verl 0.9.1 workers/config/rollout.py (RolloutConfig.__post_init__)",
+)  # fmt: skip
+def rollout_disaggregation(case: Case) -> Iterator[Found]:
+    """Prefill and decode on servers of their own; TensorRT-LLM has no such mode in verl."""
+    key = f"{ROLLOUT}.disaggregation.enabled"
+    if case.flag(key) and case.get(f"{ROLLOUT}.name") not in ("vllm", "sglang"):
+        yield Found(key, "verl serves prefill and decode apart on vllm and sglang only.", (set_key(key, False),))
 
 
 @rule(

@@ -35,6 +35,15 @@ def _sized(case: Case, role: Engine) -> bool:
     return case.number(_size_key(case, role)) > 0
 
 
+def _disabled(case: Case, role: Engine) -> bool:
+    return case.flag(case.engine_key(role, "wrap_policy.disable"))
+
+
+def _unchecked(case: Case, role: Engine) -> bool:
+    """Whether verl passes over the class names: `get_fsdp_wrap_policy` looks at them last."""
+    return _sized(case, role) or _disabled(case, role)
+
+
 def _own_choice(case: Case, role: Engine) -> tuple[Fix, ...]:
     """Offer the classes the structural detector found."""
     architecture = case.architecture(role)
@@ -77,11 +86,10 @@ def wrap_class_missing(case: Case) -> Iterator[Found]:
             continue
         key, fixes = _classes_key(case, role), _corrected(case, role, [str(name) for name in given], architecture)
         names, model = ", ".join(absent), architecture.class_name
-        if _sized(case, role):
+        if _unchecked(case, role):
             if case.strategy(role) == "fsdp2" and len(absent) == len(given):
-                text = (
-                    f"{names} is no class of {model}; with min_num_params set verl does not check and wraps no layer."
-                )
+                which = "min_num_params" if _sized(case, role) else "disable"
+                text = f"{names} is no class of {model}; with {which} set verl does not check and wraps no layer."
                 yield Found(key, text, fixes, stage=Stage.SILENT)
         elif len(absent) == len(given):
             yield Found(key, f"{names} is no class of {model}: workers stop.", fixes)
@@ -100,7 +108,7 @@ def wrap_class_form(case: Case) -> Iterator[Found]:
     unit under fsdp, without a word, and stops fsdp2."""
     for role in case.engines:
         given, key = _given(case, role), _classes_key(case, role)
-        if given is _ABSENT or _sized(case, role):
+        if given is _ABSENT or _unchecked(case, role):
             continue
         if isinstance(given, str):
             names = [name.strip() for name in given.strip("[]").split(",") if name.strip()]
@@ -128,7 +136,7 @@ def wrap_no_default(case: Case) -> Iterator[Found]:
         architecture = case.architecture(role)
         if (
             _given(case, role) is not _ABSENT
-            or _sized(case, role)
+            or _unchecked(case, role)
             or architecture is None
             or architecture.no_split_modules
         ):
