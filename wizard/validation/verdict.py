@@ -12,6 +12,8 @@ from wizard.validation.events import Event
 Outcome = Literal["passed", "failed", "timed out", "cancelled", "lost"]
 FAILURE_GRACE_SECONDS = 2.0
 """How long after a first failure other ranks may tell theirs: the cause may be on another one."""
+ECHO_SECONDS = 10.0
+"""How long to wait for the end of a run in which ranks only say that a peer is gone: torchrun then tells which."""
 SILENT_SECONDS = 20.0
 """A rank whose interpreter gives no sign for so long is lost: a live one does every second."""
 
@@ -97,7 +99,8 @@ class RunState:
         """Return how the run ended, None while it goes on. `silent_seconds`: since each rank's last sign of life."""
         if self._first_failure_at is not None:
             told = sum(state.failure is not None for state in self.ranks)
-            if told == len(self.ranks) or now - self._first_failure_at >= FAILURE_GRACE_SECONDS:
+            waited = now - self._first_failure_at
+            if told == len(self.ranks) or waited >= (FAILURE_GRACE_SECONDS if self._reasons else ECHO_SECONDS):
                 return self._failed()
             return None
         if all(state.finished for state in self.ranks):
@@ -110,19 +113,28 @@ class RunState:
 
     def ended(self, code: int, log_tail: str, *, cancelled: bool) -> Verdict:
         """Return the verdict of a run whose processes are gone."""
-        if self._first_failure_at is not None:
+        if self._reasons:
             return self._failed()
         if all(state.finished for state in self.ranks):
             return Verdict("passed")
         if cancelled:
             return Verdict("cancelled", self.step)
-        return self._lost(code, log_tail)
+        killed = self._killed(log_tail)
+        if killed is None and self._first_failure_at is not None:
+            return self._failed()
+        return killed or self._lost(code, log_tail)
+
+    @property
+    def _failures(self) -> list[Event]:
+        return [state.failure for state in self.ranks if state.failure is not None]
+
+    @property
+    def _reasons(self) -> list[Event]:
+        """Failures but for those of ranks that only lost their peer."""
+        return [event for event in self._failures if not _is_echo(event)]
 
     def _failed(self) -> Verdict:
-        failures = [state.failure for state in self.ranks if state.failure is not None]
-        # A rank that only lost its peer is not the cause while another one has a reason of its own.
-        own = [event for event in failures if not _is_echo(event)] or failures
-        first = min(own, key=lambda event: event.time)
+        first = min(self._reasons or self._failures, key=lambda event: event.time)
         cause = f"{first.data.get('exception', 'Error')}: {first.data.get('message', '')}"
         return Verdict("failed", first.step, first.rank, cause, dict(first.data))
 
@@ -135,15 +147,17 @@ class RunState:
         step = self.ranks[behind[0]].step
         return Verdict("timed out", step, cause=f"No progress for {self.step_limit_seconds:.0f} s.", behind=behind)
 
-    def _lost(self, code: int, log_tail: str) -> Verdict:
+    def _killed(self, log_tail: str) -> Verdict | None:
+        """Return the rank that torchrun reports as killed by a signal; SIGTERM is torchrun's own, for the others."""
         by_pid = {state.pid: rank for rank, state in enumerate(self.ranks) if state.pid}
-        exits = [(int(found["code"]), by_pid.get(int(found["pid"]))) for found in _EXIT.finditer(log_tail)]
-        # torchrun ends the other ranks with SIGTERM itself: what killed the first one is something else.
-        exits.sort(key=lambda entry: entry[0] in (0, -signal.SIGTERM))
-        if exits:
-            exit_code, rank = exits[0]
-            step = self.ranks[rank].step if rank is not None else self.step
-            return Verdict("lost", step, rank, _how(exit_code))
+        for found in _EXIT.finditer(log_tail):
+            exit_code, rank = int(found["code"]), by_pid.get(int(found["pid"]))
+            if exit_code < 0 and exit_code != -signal.SIGTERM:
+                step = self.ranks[rank].step if rank is not None else self.step
+                return Verdict("lost", step, rank, _how(exit_code))
+        return None
+
+    def _lost(self, code: int, log_tail: str) -> Verdict:
         last = next((line for line in reversed(log_tail.splitlines()) if line.strip()), "no output")
         return Verdict("lost", self.step, cause=f"its processes ended with code {code}: {last.strip()[:300]}")
 
@@ -154,8 +168,6 @@ def _is_echo(event: Event) -> bool:
 
 
 def _how(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"its process ended with code {exit_code}"
     try:
         name = signal.Signals(-exit_code).name
     except ValueError:
