@@ -27,6 +27,7 @@ from wizard.model.selection import (
 from wizard.plan import Plan
 from wizard.text import count, printable
 
+NAMED_BY = {(True, True): "both", (True, False): "model", (False, True): "structure", (False, False): ""}
 MISSING = "No model has been inspected yet: go back to the model step."
 
 
@@ -74,7 +75,8 @@ class LayerClassesScreen(StepScreen):
 
     def on_mount(self) -> None:
         self.query_one("#units", DataTable).add_columns(*UNIT_COLUMNS)
-        self.query_one("#classes", SelectionList).focus()
+        self.query_one("#classes", SelectionList).focus(scroll_visible=False)
+        self.call_after_refresh(self.query_one("#body").scroll_home, animate=False)
 
     def plan_changed(self, plan: Plan) -> None:
         """Tick what the Plan holds and show its units."""
@@ -113,9 +115,7 @@ class LayerClassesScreen(StepScreen):
         width = max(len(name) for name in listed)
         rows = {name: f"{printable(name):{width}}  not a class of this model" for name in listed if name not in known}
         for entry in entries:
-            named = ", ".join(
-                word for word, true in (("model", entry.in_no_split_modules), ("structure", entry.detected)) if true
-            )
+            named = NAMED_BY[entry.in_no_split_modules, entry.detected]
             share = f"{entry.parameters / max(1, architecture.parameters):.1%}"
             rows[entry.name] = (
                 f"{printable(entry.name):{width}}  {entry.count:>5}  {share:>6}  {count(entry.largest_parameters):>6}  "

@@ -30,8 +30,8 @@ class ModelScreen(StepScreen):
     ModelScreen .line { height: 1; }
     ModelScreen Label.name { width: 14; }
     ModelScreen #model { width: 1fr; }
-    ModelScreen #presets { height: auto; max-height: 7; border: none; padding: 0; }
-    ModelScreen #state { height: auto; color: $text-muted; }
+    ModelScreen #presets { height: auto; max-height: 6; border: none; padding: 0; }
+    ModelScreen #state { display: none; height: auto; color: $text-muted; }
     ModelScreen #state.problem { color: $text-error; }
     ModelScreen #facts { height: auto; }
     """
@@ -68,7 +68,7 @@ class ModelScreen(StepScreen):
 
     def on_mount(self) -> None:
         self._offer("")
-        self.query_one("#model", Input).focus()
+        self.query_one("#model", Input).focus(scroll_visible=False)
         if self.app.plan.architecture is None:
             model = self.app.plan.model
             self.resolve(model.id, model.revision, model.trust_remote_code)
@@ -83,7 +83,8 @@ class ModelScreen(StepScreen):
         facts = facts_of(plan.architecture) if plan.architecture else [("not inspected yet", "Enter inspects it")]
         width = max(len(name) for name, _ in facts)
         lines = [f"{name:{width}}  {printable(value)}" for name, value in facts]
-        self.query_one("#facts", Static).update("\n".join(lines))
+        # Before the screen's first layout a change of height would go unnoticed.
+        self.call_after_refresh(self.query_one("#facts", Static).update, "\n".join(lines))
 
     @on(Input.Changed, "#model")
     def _typed(self, event: Input.Changed) -> None:
@@ -95,7 +96,7 @@ class ModelScreen(StepScreen):
         self._offered = matching_presets(text) or matching_presets("")
         options = self.query_one("#presets", OptionList)
         options.clear_options()
-        options.add_options([Option(Text(f"{preset.title:32} {preset.id}")) for preset in self._offered])
+        options.add_options([Option(Text(f"{preset.title:34} {preset.id}")) for preset in self._offered])
 
     @on(Input.Submitted, "#model")
     def _entered(self, event: Input.Submitted) -> None:
@@ -153,6 +154,7 @@ class ModelScreen(StepScreen):
     def _say(self, text: str, *, problem: bool = False) -> None:
         state = self.query_one("#state", Static)
         state.set_class(problem, "problem")
+        state.display = bool(text)
         state.update(printable_lines(text))
 
 

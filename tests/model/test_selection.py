@@ -88,7 +88,7 @@ def test_outcome_of_the_default() -> None:
     assert "31 units; the largest is model.embed_tokens (Embedding)" in found.text
     assert f"{152064 * 3584 * 2 / 2**30:.2f} GiB" in found.text
     assert "verl takes Qwen2DecoderLayer by itself" in found.text
-    assert ("model.layers.0", "Qwen2DecoderLayer", "28", "233M", "0.43 GiB") in unit_rows(found.units)
+    assert ("Qwen2DecoderLayer", "28", "233M", "0.43 GiB", "model.layers.0") in unit_rows(found.units)
 
 
 def test_outcomes_that_stop_or_swallow_the_model() -> None:

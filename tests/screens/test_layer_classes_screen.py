@@ -72,7 +72,7 @@ async def test_preselection_and_units(make: Callable[..., WizardApp], size: tupl
         screen = await step(pilot)
         assert ticked(screen) == {"Qwen2DecoderLayer"}
         assert app.plan.actor.wrap_classes == ()
-        assert ["model.layers.0", "Qwen2DecoderLayer", "28", "233M", "0.43 GiB"] in units(screen)
+        assert ["Qwen2DecoderLayer", "28", "233M", "0.43 GiB", "model.layers.0"] in units(screen)
         assert "31 units" in said(screen, "#outcome")
 
 

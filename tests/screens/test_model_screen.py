@@ -77,6 +77,8 @@ async def test_the_builtin_model_is_known_at_once(app: WizardApp, size: tuple[in
         await until(pilot, lambda: app.plan.architecture is not None)
         assert app.plan.architecture == preset("tiny")
         await until(pilot, lambda: "234,560" in said(screen, "#facts"))
+        lines = said(screen, "#facts").count("\n") + 1
+        await until(pilot, lambda: screen.query_one("#facts").region.height == lines)
 
 
 async def test_a_preset_by_keys_alone(app: WizardApp) -> None:

@@ -118,20 +118,20 @@ def outcome(architecture: Architecture, fsdp: Fsdp) -> Outcome:
 
 
 def unit_rows(units: tuple[Unit, ...]) -> list[tuple[str, str, str, str, str]]:
-    """Return the unit table: where, class, how many, elements of one, bytes of one gathered in bf16."""
+    """Return the unit table: class, how many, elements of one, bytes of one gathered in bf16, where the first is."""
     return [
         (
-            unit.name + (" (nested)" if unit.nested else ""),
             unit.class_name,
             str(unit.count),
             count(unit.parameters),
             f"{unit.parameters * BF16_BYTES / GIB:.2f} GiB",
+            unit.name + (" (nested)" if unit.nested else ""),
         )
         for unit in units
     ]
 
 
-UNIT_COLUMNS = ("first of them", "class", "units", "elements each", "gathered, bf16")
+UNIT_COLUMNS = ("class", "units", "elements", "gathered", "first of them")
 
 
 def _contains(architecture: Architecture, outer: str, inner: str) -> bool:
