@@ -74,7 +74,8 @@ def test_an_interpreter_with_nothing_names_what_to_install(tmp_path: Path) -> No
     [
         ("exit 3", "exit code 3"),
         ("echo hello; exit 0", "hello"),
-        ("echo 'verl-wizard-report:{broken'", "is not a Python"),
+        ("echo 'verl-wizard-report:{broken'", "gave a broken report"),
+        ("exit 0", "is not a Python"),
         ("echo 'verl-wizard-report:{}'", "missing required field"),
         ("kill -SEGV $$", "SIGSEGV"),
         ("printf '\\033[31mred\\033[0m'", "[31mred"),

@@ -62,8 +62,10 @@ def ask(
     text = output.decode("utf-8", "replace")
     _, marked, rest = text.rpartition(MARK)
     if marked:
-        with contextlib.suppress(json.JSONDecodeError):
+        try:
             return json.loads(rest.partition("\n")[0])
+        except json.JSONDecodeError as error:
+            raise NoAnswer(f"{command[0]} gave a broken report{_tail(text)}") from error
     if len(output) >= _OUTPUT_LIMIT_BYTES:
         raise NoAnswer(f"{command[0]} printed {_OUTPUT_LIMIT_BYTES >> 20} MiB without a report{_tail(text)}")
     raise NoAnswer(_without_report(command[0], process.returncode, text))
