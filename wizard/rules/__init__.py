@@ -25,7 +25,7 @@ from wizard.rules import (
     wrap,
 )
 from wizard.rules.case import Case, Facts
-from wizard.rules.placement import check_placement
+from wizard.rules.placement import PLACEMENT_RULES, check_placement
 from wizard.rules.registry import RuleInfo, all_rules, findings_of
 from wizard.verl.config import VerlConfig
 from wizard.verl.export import plan_to_config
@@ -36,7 +36,7 @@ MODULES = (
     keys, batches, parallel, wrap, precision, offload, rollout, lora, roles, algorithm, trainer, resources, versions,
 )  # fmt: skip
 """Importing them registers their rules; the reference page lists them in this order."""
-ALL_RULES = all_rules()
+ALL_RULES = (*all_rules(), *PLACEMENT_RULES.values())
 
 
 class NoSuchRule(KeyError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wizard.findings import Change, Fix, Severity, Stage
-from wizard.rules.case import Case
+from wizard.rules.case import OWNERS, Case
 from wizard.rules.registry import Found, rule
 
 _DEAD = {
@@ -60,6 +60,38 @@ def unknown_key(case: Case) -> Iterator[Found]:
             yield Found(unknown.key, text, fixes, Severity.ERROR, Stage.WORKERS)
         else:
             yield Found(unknown.key, f"verl {case.config.version} does not read it; the default is used.{hint}", fixes)
+
+
+@rule(
+    "torch-compile-dead", "entropy is compiled by fsdp_config.use_torch_compile", Severity.WARNING, Stage.SILENT,
+    ("actor_rollout_ref.actor.use_torch_compile", "actor_rollout_ref.ref.use_torch_compile"),
+    "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:184-186, trainer/config/engine/fsdp.yaml:54",
+)  # fmt: skip
+def torch_compile_dead(case: Case) -> Iterator[Found]:
+    """The engine reads its own block's switch, which does not follow the role's."""
+    if case.config.schema.minor < (0, 9):
+        return
+    for role in case.engines:
+        if role == "critic":
+            continue
+        old, new = f"{OWNERS[role]}.use_torch_compile", case.engine_key(role, "use_torch_compile")
+        value = case.get(old)
+        if case.config.is_given(old) and isinstance(value, bool) and value != case.get(new):
+            fix = Fix(f"use {new}", (Change(new, value),))
+            yield Found(old, f"the engine does not read it; {new} decides.", (fix,))
+
+
+@rule(
+    "orig-params-fsdp2", "use_orig_params is read by fsdp only", Severity.NOTE, Stage.SILENT,
+    ("actor_rollout_ref.actor.fsdp_config.use_orig_params",),
+    "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:425-472",
+)  # fmt: skip
+def orig_params_fsdp2(case: Case) -> Iterator[Found]:
+    """fsdp2 shards each parameter by itself and keeps it visible in any case."""
+    for role in case.engines:
+        key = case.engine_key(role, "use_orig_params")
+        if case.strategy(role) == "fsdp2" and case.config.is_given(key) and case.flag(key):
+            yield Found(key, "fsdp2 does not read it.")
 
 
 @rule(

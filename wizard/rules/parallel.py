@@ -70,6 +70,41 @@ def fsdp_size(case: Case) -> Iterator[Found]:
 
 
 @rule(
+    "hsdp", "shard groups smaller than the world replicate the model", Severity.NOTE, Stage.SILENT,
+    ("actor_rollout_ref.actor.fsdp_config.fsdp_size",),
+    "verl 0.9.1 workers/engine/fsdp/utils.py:47-66 (create_device_mesh, get_sharding_strategy)",
+)  # fmt: skip
+def hsdp(case: Case) -> Iterator[Found]:
+    """Each group of `fsdp_size` ranks holds a whole copy of parameters, gradients and optimizer (HSDP): more memory a
+    GPU, less traffic between groups. With 1, every GPU holds everything."""
+    for role in case.trained:
+        key = case.engine_key(role, "fsdp_size")
+        size = case.number(key, -1)
+        if 0 < size < case.world_size and case.world_size % size == 0:
+            times = case.world_size // size
+            yield Found(key, f"the {role}'s states take {times} times the memory a GPU that full sharding takes.",
+                        (set_key(key, -1, "shard over all GPUs"),))  # fmt: skip
+
+
+LINEAR_ATTENTION = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text")
+
+
+@rule(
+    "ulysses-linear-attention", "sequence parallelism of linear attention is young", Severity.WARNING, Stage.SILENT,
+    ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",),
+    "verl 0.9.1 models/transformers/monkey_patch.py (qwen3_5); verl-project/verl issue 7476",
+)  # fmt: skip
+def ulysses_linear_attention(case: Case) -> Iterator[Found]:
+    """Gated delta nets are not flash attention: they split sequences in a patch of verl's own. Activations that stayed
+    at full length were reported; the validation's parity step and its peak memory show it."""
+    for role in case.engines:
+        architecture, size = case.architecture(role), case.ulysses(role)
+        if size > 1 and architecture is not None and architecture.model_type in LINEAR_ATTENTION:
+            text = f"{architecture.model_type} was reported to keep whole sequences on every rank: validate it first."
+            yield Found(case.ulysses_key(role), text, (_set_size(case, role, 1),))
+
+
+@rule(
     "ulysses-world", "the sequence parallel size divides the GPUs", Severity.ERROR, Stage.WORKERS,
     ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",),
     "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:247",
