@@ -102,6 +102,7 @@ class GpusScreen(StepScreen):
         for column in COLUMNS:
             self._table.add_column(column, key=column)
         self._table.display = False
+        self.query_one("#about").display = False
         self.query_one("#source", Select).focus()
 
     def on_screen_resume(self) -> None:
@@ -237,7 +238,9 @@ class GpusScreen(StepScreen):
                         self._table.update_cell(key, column, Text(printable(cell)), update_width=True)
         self._cells = cells
         self._update("#summary", _lines([summary(report), *notes(report)]))
-        self._update("#connections", _lines([*link_lines(report), *process_lines(report)]))
+        connections = _lines([*link_lines(report), *process_lines(report)])
+        self._update("#connections", connections)
+        self.query_one("#about").display = bool(connections)
 
     def _update(self, selector: str, text: str) -> None:
         """Change a line only when it differs: an idle screen sends nothing."""
