@@ -35,7 +35,7 @@ class LayerClassesScreen(StepScreen):
     """The classes of the model to tick, what follows from ticking them, and the units they give."""
 
     DEFAULT_CSS = """
-    LayerClassesScreen #classes { height: auto; max-height: 8; border: none; padding: 0; }
+    LayerClassesScreen #classes { height: auto; max-height: 6; border: none; padding: 0; }
     LayerClassesScreen .line { height: 1; }
     LayerClassesScreen Label.name { width: 26; }
     LayerClassesScreen #other { width: 1fr; max-width: 40; }
@@ -43,7 +43,7 @@ class LayerClassesScreen(StepScreen):
     LayerClassesScreen #outcome, LayerClassesScreen #remarks { height: auto; }
     LayerClassesScreen #outcome.stops { color: $text-error; }
     LayerClassesScreen #remarks { color: $text-warning; }
-    LayerClassesScreen #units { height: auto; max-height: 8; }
+    LayerClassesScreen #units { height: auto; max-height: 6; }
     """
 
     step_id = "layer_classes"
@@ -65,13 +65,13 @@ class LayerClassesScreen(StepScreen):
     def compose_step(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
         yield SelectionList[str](id="classes", compact=True)
+        yield Static("", id="outcome", markup=False)
+        yield Static("", id="remarks", markup=False)
+        yield DataTable(id="units", cursor_type="row")
         with Horizontal(classes="line"):
             yield Label("another class name", classes="name")
             yield Input(id="other", compact=True, placeholder="Enter adds it")
         yield FieldForm(["actor.min_num_params"])
-        yield Static("", id="outcome", markup=False)
-        yield Static("", id="remarks", markup=False)
-        yield DataTable(id="units", cursor_type="row")
 
     def on_mount(self) -> None:
         self.query_one("#units", DataTable).add_columns(*UNIT_COLUMNS)

@@ -28,6 +28,7 @@ MLA: dict[str, Any] = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 8,
     "v_head_dim": 16,
+    "head_dim": 8,
     "num_key_value_heads": 4,
 }
 SIGLIP: dict[str, Any] = {
