@@ -164,7 +164,9 @@ class VerlConfig:
         return {
             key: value
             for key, value in self.given.items()
-            if key not in self.schema or self.schema.node(key) != value or type(self.schema.node(key)) is not type(value)
+            if key not in self.schema
+            or self.schema.node(key) != value
+            or type(self.schema.node(key)) is not type(value)
         }
 
     def to_container(self, *, resolve: bool = True) -> dict[str, Any]:

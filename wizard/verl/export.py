@@ -89,5 +89,3 @@ def reason_of(verl_key: str, plan: Plan) -> str:
         if entry.key == key:
             return entry.reason
     return SEPARATE_ROLLOUT if key in _placement(plan) else "taken over from the file you opened"
-
-

@@ -37,7 +37,7 @@ def extract(package: Path, version: str) -> dict[str, Any]:
         defaults = OmegaConf.to_container(compose(CONFIG_NAME), resolve=False)
     assert isinstance(defaults, dict)
     strings = {value for value in _leaves(defaults) if isinstance(value, str) and "${" in value}
-    targets = sorted({value for value in _targets(defaults)})
+    targets = sorted(set(_targets(defaults)))
     return {
         "version": version,
         "config_files": sorted(path.stem for path in folder.glob("*.yaml")),

@@ -9,7 +9,10 @@ from omegaconf.grammar_visitor import GrammarVisitor
 
 
 def parse_interpolation(text: str) -> Any:
-    """Return the parse of a string with interpolations: `{"node": key}`, `{"resolver": name, "args": […]}` or `{"concat": […]}`."""
+    """Return the parse of a string with interpolations.
+
+    That is `{"node": key}`, `{"resolver": name, "args": […]}` or `{"concat": […]}`.
+    """
     found: list[Any] = []
 
     def hold(parsed: dict[str, Any]) -> str:
@@ -29,5 +32,7 @@ def parse_interpolation(text: str) -> Any:
         kept = [part for part in parts if part != ""]
         return kept[0] if len(kept) == 1 else "" if not kept else {"concat": kept}
 
-    visitor = GrammarVisitor(node_interpolation_callback=node, resolver_interpolation_callback=resolver, memo=None)
+    # The visitor only passes on what its callbacks return: texts here, where OmegaConf's own return nodes.
+    callbacks: dict[str, Any] = {"node_interpolation_callback": node, "resolver_interpolation_callback": resolver}
+    visitor = GrammarVisitor(**callbacks, memo=None)
     return restore(visitor.visit(parse(text)))

@@ -24,7 +24,8 @@ ENGINES: Mapping[str, str] = {
     "ref": f"{REF}.fsdp_config",
     "critic": "critic.fsdp",
 }
-"""Where each role's FSDP engine reads its settings (verl 0.9.1 `workers/config/{actor,critic}.py`, `self.engine = …`)."""
+"""Where each role's FSDP engine reads its settings (verl 0.9.1 `workers/config/{actor,critic}.py`, `self.engine = "
+"…`)."""
 
 ESTIMATORS: Mapping[str, str] = {
     "grpo": "grpo",
@@ -191,9 +192,10 @@ def _model() -> tuple[ExportedKey, ...]:
 
 def _algorithm_and_data() -> tuple[ExportedKey, ...]:
     return (
-        _field("algorithm.name", "algorithm.adv_estimator", "the advantage estimator; it decides whether a critic exists",
+        _field("algorithm.name", "algorithm.adv_estimator", "the advantage estimator; it decides if there is a critic",
                to=lambda name: ESTIMATORS[name], back=_estimator, explicit=True),
-        _field("algorithm.use_kl_in_reward", "algorithm.use_kl_in_reward", "KL penalty inside the reward; needs the ref model"),
+        _field("algorithm.use_kl_in_reward", "algorithm.use_kl_in_reward",
+               "KL penalty inside the reward; needs the ref model"),
         _field("algorithm.use_kl_loss", f"{ACTOR}.use_kl_loss", "KL term in the actor's loss; needs the ref model"),
         _field("algorithm.kl_loss_coef", f"{ACTOR}.kl_loss_coef", "weight of that KL term", back=_number,
                applies=lambda plan: plan.algorithm.use_kl_loss),
@@ -261,7 +263,7 @@ def _engine(role: str) -> tuple[ExportedKey, ...]:
             absent="bf16"),
         key("reduce_dtype", f"{block}.mixed_precision.reduce_dtype", f"dtype the {role}'s gradients are reduced in",
             back=_dtype, absent="fp32"),
-        key("buffer_dtype", f"{block}.mixed_precision.buffer_dtype", f"dtype of the {role}'s buffers; only fsdp reads it",
+        key("buffer_dtype", f"{block}.mixed_precision.buffer_dtype", f"dtype of the {role}'s buffers; fsdp only",
             back=_dtype, absent="fp32"),
         key("param_offload", f"{block}.param_offload", f"the {role}'s parameters wait in host memory between phases"),
         key("optimizer_offload", f"{block}.optimizer_offload",
@@ -269,13 +271,13 @@ def _engine(role: str) -> tuple[ExportedKey, ...]:
         key("offload_policy", f"{block}.offload_policy",
             "fsdp2's CPUOffloadPolicy; it switches the two offloads above off"),
         key("fsdp_size", f"{block}.fsdp_size", "ranks a shard group has; -1 is all"),
-        key("reshard_after_forward", f"{block}.reshard_after_forward", "whether gathered parameters are freed after forward"),
+        key("reshard_after_forward", f"{block}.reshard_after_forward", "if gathered parameters are freed after forward"),
         key("forward_prefetch", f"{block}.forward_prefetch", "whether the next unit is gathered during forward"),
         key("use_orig_params", f"{block}.use_orig_params", "fsdp only: original parameters stay visible"),
     ]  # fmt: skip
     if role == "actor":
         keys.append(key("ulysses_size", f"{ACTOR}.ulysses_sequence_parallel_size",
-                        "Ulysses sequence parallel size where verl's own check looks, and which ref follows"))  # fmt: skip
+                        "Ulysses sequence parallel size where verl's check looks, and which ref follows"))  # fmt: skip
     if role == "ref":
         keys.append(key("ulysses_size", f"{REF}.ulysses_sequence_parallel_size",
                         "the ref model would follow the actor's sequence parallel size"))  # fmt: skip
@@ -283,14 +285,24 @@ def _engine(role: str) -> tuple[ExportedKey, ...]:
                     f"ranks that share one sequence of the {role}"))  # fmt: skip
     if trained:
         keys.append(key("no_sync", f"{block}.use_no_sync_for_gradient_accumulation",
-                        "whether gradients wait unsharded for the last micro-batch; YAML and dataclass disagree on the default",
+                        "whether gradients wait unsharded for the last micro-batch; YAML and dataclass disagree on "
+                        "the default",
                         explicit=True))  # fmt: skip
     if role != "critic":
         keys += [
             key("entropy_chunking", f"{owner}.entropy_from_logits_with_chunking", f"the {role}'s entropy in chunks"),
-            key("entropy_checkpointing", f"{owner}.entropy_checkpointing", f"the {role}'s entropy recomputed in backward"),
+            key(
+                "entropy_checkpointing",
+                f"{owner}.entropy_checkpointing",
+                f"the {role}'s entropy recomputed in backward",
+            ),
         ]
     return tuple(keys)
+
+
+def longest_sequence(plan: Plan) -> int:
+    """Return the tokens of the longest prompt with the longest response."""
+    return plan.data.max_prompt_length + plan.data.max_response_length
 
 
 def _rollout() -> tuple[ExportedKey, ...]:
@@ -303,12 +315,12 @@ def _rollout() -> tuple[ExportedKey, ...]:
                "share of the GPU's total memory the engine takes", back=_number, explicit=True),
         ExportedKey("rollout.max_model_len", f"{ROLLOUT}.max_model_len",
                     "longest sequence the engine accepts; null would mean the model's whole context",
-                    lambda plan: plan.rollout.max_model_len or plan.data.max_prompt_length + plan.data.max_response_length,
+                    lambda plan: plan.rollout.max_model_len or longest_sequence(plan),
                     lambda value: 0 if value is None else value, _always),
-        _field("rollout.max_num_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "tokens one engine step may process"),
+        _field("rollout.max_num_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "tokens of one engine step"),
         _field("rollout.temperature", f"{ROLLOUT}.temperature", "sampling temperature", back=_number),
         _field("rollout.enforce_eager", f"{ROLLOUT}.enforce_eager", "no CUDA graphs: less memory, slower decoding"),
-        _field("rollout.free_cache_engine", f"{ROLLOUT}.free_cache_engine", "the KV cache is freed while the trainer updates"),
+        _field("rollout.free_cache_engine", f"{ROLLOUT}.free_cache_engine", "the KV cache is freed during updates"),
     )  # fmt: skip
 
 

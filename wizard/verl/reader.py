@@ -79,17 +79,16 @@ def read_file(path: Path) -> Document:
     return read_text(_decode(data, str(path)), str(path))
 
 
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
 def _decode(data: bytes, source: str) -> str:
-    for mark, encoding in (
-        (codecs.BOM_UTF32_LE, "utf-32"),
-        (codecs.BOM_UTF32_BE, "utf-32"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if data.startswith(mark):
-            break
-    else:
-        encoding = "utf-8-sig"
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8-sig")
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -119,10 +118,16 @@ def read_text(text: str, source: str) -> Document:
         raise ReadError(_explain(error, text, source)) from error
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise ReadError(f"{source}:{line}: a control character (0x{error.character:x}) that YAML does not allow. Remove it.") from error
+        raise ReadError(
+            f"{source}:{line}: a control character (0x{error.character:x}) that YAML does not allow. Remove it."
+        ) from error
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
 
 
 def _bounded(text: str, source: str) -> None:
@@ -134,7 +139,9 @@ def _bounded(text: str, source: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise ReadError(f"{source}:{event.start_mark.line + 1}: nested deeper than {MAX_DEPTH} levels. verl's own goes to 10.")
+            raise ReadError(
+                f"{source}:{_line(event)}: nested deeper than {MAX_DEPTH} levels. verl's own goes to 10."
+            )
         if count > MAX_NODES:
             raise ReadError(f"{source}: more than {MAX_NODES} values. This is not a training configuration.")
 
@@ -203,8 +210,9 @@ class _Builder:
                 )
             if id(key_node) in own:
                 first[key] = line
-            self._document.lines[(*path, str(key))] = line
-            result[key] = self.build(value_node, (*path, str(key)))
+            place = (*path, str(key))
+            self._document.lines[place] = line
+            result[key] = self.build(value_node, place)
         return result
 
     def _key(self, node: yaml.Node) -> Any:

@@ -81,7 +81,8 @@ class Schema:
         return True
 
     def target_of(self, key: str) -> str:
-        """Return the dataclass verl builds from the block that holds `key` (its `_target_`), empty if it builds none."""
+        """Return the dataclass verl builds from the block that holds `key` (its `_target_`), empty if it builds "
+        "none."""
         try:
             block = self.node(key.rpartition(".")[0]) if "." in key else self.defaults
         except KeyError:
@@ -181,7 +182,9 @@ def minor_of(version: str) -> tuple[int, int]:
 
 def known_versions() -> tuple[str, ...]:
     """Return the releases whose schema is recorded, oldest first."""
-    return tuple(sorted((path.stem for path in SCHEMAS.glob("*.json")), key=lambda name: [int(part) for part in name.split(".")]))
+    return tuple(
+        sorted((path.stem for path in SCHEMAS.glob("*.json")), key=lambda name: [int(part) for part in name.split(".")])
+    )
 
 
 def recorded_version(version: str) -> str:

@@ -1,0 +1,158 @@
+"""`verl-wizard check FILE` or `verl-wizard check -- key=value …`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wizard.commands.findings_text import finding_lines
+from wizard.commands.options import add_model_access, fail
+from wizard.files import FileExists, write_atomic
+from wizard.findings import Finding, Severity
+from wizard.plan import PlanError
+from wizard.rules import Facts, check_config
+from wizard.verl.importer import Imported, import_argv, import_file
+from wizard.verl.reader import ReadError
+from wizard.verl.schema import SchemaError
+
+_ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+
+
+class FactsError(ValueError):
+    """A fact given on the command line cannot be used; the message is for the person."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="YAML, .hydra/*.yaml, Plan, or a folder")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="after --: what verl's main would be given")
+    add_facts(parser)
+    parser.add_argument("--json", action="store_true", help="findings as JSON")
+    parser.add_argument("--fix", action="store_true", help="write a corrected copy and show what changed")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where --fix writes (default: FILE with .fixed)")
+    parser.add_argument("--overwrite", action="store_true", help="let --fix replace a file that is there")
+
+
+def add_facts(parser: argparse.ArgumentParser) -> None:
+    """Declare what a configuration does not say itself."""
+    parser.add_argument("--gpus", metavar="GPUS", help="GPUs of one node, as in 8x80GB or 8xH100,ram=1TB,cpus=96")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of that kind")
+    parser.add_argument("--model", metavar="MODEL", help="model whose heads and classes are checked")
+    parser.add_argument("--verl-version", metavar="V", help="verl release (default: guessed from the keys)")
+    add_model_access(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check; exit 0 without error-level findings, 1 with, 2 when the input cannot be read."""
+    # argparse gives the first word after `--` to FILE: an override is told by its equals sign.
+    file: Path | None = arguments.file
+    overrides: list[str] = arguments.overrides
+    if file is not None and "=" in str(file) and not file.exists():
+        file, overrides = None, [str(file), *overrides]
+    if file is None and not overrides:
+        return fail("check: give a file, or overrides after --", 2)
+    try:
+        found = import_file(file, arguments.verl_version) if file else import_argv(overrides, arguments.verl_version)
+        facts = facts_of(arguments, found)
+    except OSError as error:
+        return fail(f"{file}: {error.strerror}", 2)
+    except (ReadError, SchemaError, PlanError, FactsError) as error:
+        return fail(str(error), 2)
+    return report(found, facts, arguments)
+
+
+def report(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
+    """Print the findings, and the corrected copy with `--fix`; returns the exit code."""
+    findings = sorted(check_config(found.config, facts), key=lambda finding: _ORDER.index(finding.severity))
+    if arguments.json:
+        json.dump({"findings": [_jsonable(finding) for finding in findings]}, sys.stdout)
+        print()
+    else:
+        print(_text(findings, found))
+    failed = any(finding.severity is Severity.ERROR for finding in findings)
+    if arguments.fix:
+        return _fix(found, facts, arguments)
+    return 1 if failed else 0
+
+
+def facts_of(arguments: argparse.Namespace, found: Imported) -> Facts:
+    """Return what is known beside the configuration: from the command line, else from the Plan.
+
+    Raises:
+        FactsError: a machine or model that cannot be used.
+    """
+    machine = found.plan.machine if found.plan and found.plan.machine.gpus_per_node else None
+    architecture = found.plan.architecture if found.plan else None
+    if arguments.gpus:
+        from wizard.probe.machine import MachineError, parse_machine
+
+        try:
+            machine = parse_machine(arguments.gpus, arguments.nodes)
+        except MachineError as error:
+            raise FactsError(str(error)) from error
+    from wizard.model.resolve import known
+
+    model = arguments.model or str(found.config.get("actor_rollout_ref.model.path") or "")
+    architecture = architecture or known(model)
+    if architecture is None and arguments.model:
+        from wizard.model.errors import ModelError
+        from wizard.model.resolve import resolve_model
+
+        try:
+            architecture = resolve_model(
+                model,
+                python=arguments.python,
+                revision=arguments.revision,
+                trust_remote_code=arguments.trust_remote_code,
+            )
+        except ModelError as error:
+            raise FactsError(str(error)) from error
+    critic = found.config.get("critic.model.path")
+    return Facts(machine, architecture, known(str(critic)) if critic else None, {})
+
+
+def _jsonable(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "field": finding.field,
+        "value": finding.value,
+        "message": finding.message,
+        "stage": finding.stage.value,
+        "fixes": [
+            {"field": change.field, "value": change.value} for fix in finding.fixes[:1] for change in fix.changes
+        ],
+    }
+
+
+def _text(findings: Sequence[Finding], found: Imported) -> str:
+    lines: list[str] = []
+    for finding in findings:
+        lines += finding_lines(finding, found.config.origin(finding.field))
+    counts = [sum(finding.severity is severity for finding in findings) for severity in _ORDER]
+    lines.append(f"verl {found.config.version}: {counts[0]} errors, {counts[1]} warnings, {counts[2]} notes")
+    return "\n".join(lines)
+
+
+def _fix(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
+    from wizard.verl.correct import corrected, diff_of, still_wrong
+
+    result = corrected(found, facts)
+    if result.document is None:
+        # An argument list has no file to keep: the corrected overrides are the output.
+        print("\n".join(result.overrides))
+    else:
+        target = arguments.out or Path(f"{found.source}.fixed")
+        print(diff_of(found, result, target))
+        try:
+            write_atomic(target, result.document, overwrite=arguments.overwrite)
+        except FileExists as error:
+            return fail(f"{error} (--overwrite)", 2)
+        except OSError as error:
+            return fail(f"{target}: cannot be written: {error.strerror}", 2)
+        print(f"verl-wizard: written {target}", file=sys.stderr)
+    return 1 if still_wrong(result, facts) else 0

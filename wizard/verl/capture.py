@@ -1,0 +1,177 @@
+"""Runs a launch script with stand-ins for the programs it starts, which write down how they were called.
+
+Nothing of the training starts: python, torchrun, ray, sbatch and the like are found first on PATH as a script that
+records its arguments and succeeds. Programs called by an absolute path other than `VIRTUAL_ENV` and conda's cannot
+be caught this way; then the script ends as its author wrote it, within the time limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STAND_INS = (
+    *(
+        "python",
+        "python3",
+        "python3.10",
+        "python3.11",
+        "python3.12",
+        "python3.13",
+        "torchrun",
+        "ray",
+        "uv",
+        "pip",
+        "pip3",
+    ),
+    *("accelerate", "deepspeed", "conda", "mamba", "micromamba", "poetry", "pipenv"),
+    *("sbatch", "srun", "salloc", "scontrol", "ssh", "scp", "pdsh", "docker", "podman", "apptainer", "singularity"),
+    *(
+        "nvidia-smi",
+        "huggingface-cli",
+        "hf",
+        "wandb",
+        "wget",
+        "curl",
+        "git",
+        "kubectl",
+        "sleep",
+        "rm",
+        "pkill",
+        "killall",
+    ),
+)
+"""Programs that launch scripts call and that must not really run here."""
+VARIABLE = "VERL_WIZARD_CAPTURE"
+MAX_CALLS = 500
+
+_STAND_IN = r"""#!/bin/sh
+# Written by verl-wizard capture: records a call and succeeds.
+exec {python} -I -S {recorder} "{name}" "$@" </dev/null
+"""
+_RECORDER = r"""
+import json, os, sys
+call = json.dumps({"name": sys.argv[1], "argv": sys.argv[2:], "folder": os.getcwd()})
+descriptor = os.open(os.environ["VERL_WIZARD_CAPTURE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+os.write(descriptor, call.encode() + b"\n")
+"""
+
+
+class CaptureError(Exception):
+    """The script could not be run to its end; the message is for the person."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One program that the script started."""
+
+    name: str
+    argv: tuple[str, ...]
+    folder: str
+
+    def __str__(self) -> str:
+        return shlex.join((self.name, *self.argv))[:200]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What a script would have started."""
+
+    training: Call | None
+    """The call of verl's trainer."""
+    others: tuple[Call, ...]
+
+
+def capture(command: Sequence[str], time_limit_seconds: float = 60.0) -> Calls:
+    """Run `command` with the stand-ins first on PATH and return what was called.
+
+    Raises:
+        CaptureError: the command takes too long, or ends with an error before it calls anything.
+        OSError: it cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="verl-wizard-capture-") as name:
+        folder = Path(name)
+        record = folder / "calls.jsonl"
+        environment = _prepare(folder, record)
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            _, stderr = process.communicate(timeout=time_limit_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise CaptureError(
+                f"{shlex.join(command)}: not at its end within {time_limit_seconds:.0f} s; it was stopped."
+            ) from error
+        finally:
+            _end(process)
+        calls = _read(record)
+    if not calls and process.returncode:
+        last = (stderr.decode("utf-8", "replace").strip() or "no message").splitlines()[-1][:300]
+        raise CaptureError(
+            f"{shlex.join(command)}: ended with code {process.returncode} before it called anything: {last}"
+        )
+    training = next((_as_trainer(call) for call in calls if _as_trainer(call) is not None), None)
+    return Calls(training, tuple(call for call in calls if _as_trainer(call) is None))
+
+
+def _prepare(folder: Path, record: Path) -> dict[str, str]:
+    stand_ins = folder / "bin"
+    stand_ins.mkdir()
+    recorder = folder / "record.py"
+    recorder.write_text(_RECORDER, encoding="utf-8")
+    for name in STAND_INS:
+        path = stand_ins / name
+        python, script = shlex.quote(sys.executable), shlex.quote(str(recorder))
+        path.write_text(_STAND_IN.format(python=python, recorder=script, name=name), encoding="utf-8")
+        path.chmod(0o700)
+    environment = {**os.environ, VARIABLE: str(record), "PATH": f"{stand_ins}{os.pathsep}{os.environ.get('PATH', '')}"}
+    # Scripts write "$VIRTUAL_ENV/bin/python" and "$CONDA_PREFIX/bin/python" too.
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        environment[variable] = str(folder)
+    environment["PYTHON"] = environment["PYTHON_BIN"] = "python3"
+    return environment
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what the script left behind in its session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(record: Path) -> tuple[Call, ...]:
+    try:
+        lines = record.read_text(encoding="utf-8").splitlines()[:MAX_CALLS]
+    except FileNotFoundError:
+        return ()
+    calls = (json.loads(line) for line in lines)
+    return tuple(Call(call["name"], tuple(call["argv"]), call["folder"]) for call in calls)
+
+
+def _as_trainer(call: Call) -> Call | None:
+    """Return the call as verl's trainer sees it, None for any other: also through torchrun, uv, ray job submit, "
+    "srun."""
+    words = list(call.argv)
+    for index, word in enumerate(words):
+        starts_module = word == "-m" and index + 1 < len(words) and words[index + 1].startswith("verl.trainer")
+        if starts_module or word.endswith(("main_ppo.py", "main_ppo_v0.py")):
+            return Call(call.name, tuple(words[index:]), call.folder)
+        # One argument that is a whole command line, as in `bash -c` or `srun … "python -m verl…"`.
+        if " -m verl.trainer" in word:
+            inner = shlex.split(word)
+            return _as_trainer(Call(call.name, tuple(inner), call.folder))
+    return None
