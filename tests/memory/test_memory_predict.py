@@ -22,10 +22,11 @@ from wizard.memory.roofline import step_time
 from wizard.plan import Algorithm, Fsdp, GpuGroup, Model, Placement, Plan
 
 GIB = 2**30
+BASE = Case()
 BIG = Machine(gpus_per_node=8, gpu_memory_bytes=80 * GIB, gpu_free_bytes=80 * GIB, interconnect="nvlink")
 
 
-def plan(case: Case = Case(), machine: Machine = BIG, **sections: Any) -> Plan:
+def plan(case: Case = BASE, machine: Machine = BIG, **sections: Any) -> Plan:
     return replace(Plan(machine=machine, architecture=architecture_of(case)), **sections)
 
 

@@ -52,8 +52,9 @@ PASSES = 8
 embedding and activation between. Read off the H200's forward times at 4 k to 16 k tokens."""
 OPTIMIZER_BYTES = 96
 """Bytes per fp32 element that the norm, the clip and foreach AdamW's eight kernels move (torch `optim/adamw.py`)."""
-HOST_SECONDS_PER_LAYER = 0.0015
-"""Python and FSDP hooks of one layer's forward: below it the GPU waits for the host."""
+HOST_SECONDS_PER_LAYER = 0.0035
+"""Python and FSDP hooks of one layer's forward or backward: below it the GPU waits for the host. Read off the H200's
+0.5B rows."""
 LINK_SHARE = 0.75
 NODE_LINK_BYTES_PER_SECOND = 40 * GIGA
 """One 400 Gb/s adapter a GPU between nodes."""
