@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import DataTable, Input, Label, SelectionList, Static
@@ -45,6 +48,8 @@ class LayerClassesScreen(StepScreen):
     LayerClassesScreen #remarks { color: $text-warning; }
     LayerClassesScreen #units { height: auto; max-height: 6; }
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f9,w", "take_blocks", "Blocks", key_display="F9")]
 
     step_id = "layer_classes"
     intro = "Space ticks the classes that are gathered and freed as one unit. Ticked is what verl would take by itself."
@@ -96,7 +101,7 @@ class LayerClassesScreen(StepScreen):
         lines = [f"{printable(name)}: {why}" for name, why in remarks if why]
         advice = recommended(architecture)
         if frozenset(ticked) != frozenset(advice) and advice:
-            lines.append(f"Repeated blocks of this model: {', '.join(map(printable, advice))}")
+            lines.append(f"Repeated blocks of this model (F9 ticks them): {', '.join(map(printable, advice))}")
         self.query_one("#remarks", Static).update("\n".join(lines))
         table = self.query_one("#units", DataTable)
         table.clear()
@@ -148,6 +153,11 @@ class LayerClassesScreen(StepScreen):
         if name and self._architecture is not None:
             self._choose(frozenset((*self.query_one("#classes", SelectionList).selected, name)))
             event.input.value = ""
+
+    def action_take_blocks(self) -> None:
+        """Tick the model's repeated blocks and nothing else."""
+        if self._architecture is not None:
+            self._choose(frozenset(recommended(self._architecture)))
 
     def _choose(self, names: frozenset[str]) -> None:
         if self._architecture is None:

@@ -58,6 +58,14 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 256, "n_positions": 128}),
     "jamba": ("jamba", {**SMALL, "num_hidden_layers": 8, "num_experts": 4, "mamba_dt_rank": 4}),
     "gemma3-vision": ("gemma3", {"text_config": SMALL, "vision_config": SIGLIP}),
+    "llava": (
+        "llava",
+        {
+            "text_config": {"model_type": "llama", **SMALL, "tie_word_embeddings": False},
+            "vision_config": {**SIGLIP, "model_type": "clip_vision_model", "projection_dim": 32},
+            "tie_word_embeddings": False,
+        },
+    ),
     "qwen2.5-vl": (
         "qwen2_5_vl",
         {"text_config": {**SMALL, **MROPE}, "vision_config": QWEN_VISION, "tie_word_embeddings": False},

@@ -15,6 +15,7 @@ from torch.distributed.fsdp.wrap import _recursive_wrap
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from wizard.model.architecture import architecture_of, build_model
+from wizard.model.selection import recommended
 from wizard.model.units import NoUnits, fsdp_units
 from wizard.plan import Fsdp
 
@@ -30,6 +31,8 @@ NESTED: dict[str, tuple[str, ...]] = {
     "qwen3-moe": ("Qwen3MoeDecoderLayer", "Qwen3MoeExperts"),
     "deepseek-v3": ("DeepseekV3MoE", "DeepseekV3MLP"),
     "qwen2.5-vl": ("Qwen2_5_VLTextModel",),
+    # Its own `_no_split_modules`: the position embedding inside is wrapped because the model is not tied.
+    "llava": ("CLIPVisionEmbeddings", "CLIPEncoderLayer", "LlamaDecoderLayer"),
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "qwen2": ("Qwen2MLP",),
@@ -40,6 +43,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "gpt2": ("GPT2Block", "NoSuchClass"),
     "jamba": ("JambaAttentionDecoderLayer",),
     "gemma3-vision": ("Gemma3DecoderLayer",),
+    "llava": ("LlamaDecoderLayer", "CLIPEncoderLayer"),
     "qwen2.5-vl": ("Qwen2_5_VLVisionBlock", "Qwen2_5_VLDecoderLayer"),
 }
 
@@ -112,10 +116,14 @@ def by_recursive_wrap(name: str, fsdp: Fsdp) -> Units:
     return units
 
 
+@pytest.mark.parametrize("name", sorted(set(SETTINGS) - {"llava"}))
+def test_fsdp2_units_by_the_models_own_list(name: str, mesh: DeviceMesh) -> None:
+    assert predicted(name, Fsdp()) == by_fully_shard(name, Fsdp(), mesh)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("chosen", [False, True], ids=["model's own", "chosen"])
-def test_fsdp2_units_are_those_fully_shard_makes(name: str, chosen: bool, mesh: DeviceMesh) -> None:
-    fsdp = Fsdp(strategy="fsdp2", wrap_classes=CHOICES[name] if chosen else ())
+def test_fsdp2_units_are_those_fully_shard_makes(name: str, mesh: DeviceMesh) -> None:
+    fsdp = Fsdp(strategy="fsdp2", wrap_classes=CHOICES[name])
     assert predicted(name, fsdp) == by_fully_shard(name, fsdp, mesh)
 
 
@@ -143,6 +151,17 @@ def test_nested_units_are_fsdp1_only(name: str, mesh: DeviceMesh) -> None:
 def test_fsdp1_size_policy(name: str, smallest: int) -> None:
     fsdp = Fsdp(strategy="fsdp", min_num_params=smallest, wrap_classes=("Ignored",))
     assert predicted(name, fsdp) == by_recursive_wrap(name, fsdp)
+
+
+def test_a_models_own_list_can_stop_fsdp2(mesh: DeviceMesh) -> None:
+    with pytest.raises(RuntimeError, match="Cannot concatenate overlapping meshes"):
+        by_fully_shard("llava", Fsdp(), mesh)
+    with pytest.raises(NoUnits, match="Leave out CLIPVisionEmbeddings"):
+        predicted("llava", Fsdp())
+    architecture = architecture_of(small_config("llava"))
+    blocks = Fsdp(wrap_classes=recommended(architecture))
+    assert blocks.wrap_classes == ("CLIPEncoderLayer", "LlamaDecoderLayer")
+    assert predicted("llava", blocks) == by_fully_shard("llava", blocks, mesh)
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "fsdp2"])

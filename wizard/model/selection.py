@@ -24,8 +24,15 @@ def candidates(architecture: Architecture) -> tuple[LayerClass, ...]:
 
 
 def recommended(architecture: Architecture) -> tuple[str, ...]:
-    """Return the repeated blocks the detector found, and those the model names, none of them inside another."""
-    chosen = [entry.name for entry in architecture.layer_classes if entry.detected or entry.kind == "block"]
+    """Return the repeated blocks the detector found, and those the model names: none inside another, and none of the
+    named ones with an embedding inside, which verl's fsdp2 would wrap as well."""
+    embeddings = [entry.name for entry in architecture.layer_classes if entry.kind == "embedding"]
+    chosen = [
+        entry.name
+        for entry in architecture.layer_classes
+        if entry.detected
+        or (entry.kind == "block" and not any(_contains(architecture, entry.name, inner) for inner in embeddings))
+    ]
     inside = {inner for outer in chosen for inner in chosen if inner != outer and _contains(architecture, outer, inner)}
     return tuple(sorted(name for name in chosen if name not in inside))
 
