@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from wizard.findings import Change, Fix, Severity, Stage
 from wizard.rules.case import OWNERS, Case
 from wizard.rules.registry import Found, rule
+from wizard.verl.keys import ACTOR, MODEL, REF, ROLLOUT
 
 _DEAD = {
     "model.tiled_mlp": "the FSDP engine does not read it",
@@ -36,12 +37,27 @@ def hydra_refuses(case: Case) -> Iterator[Found]:
         yield Found(fault.key, fault.message, fixes)
 
 
+def _built(case: Case, key: str) -> Stage | None:
+    """Return when verl makes a dataclass of the block that holds `key`, None where it never does in this run."""
+    when = {
+        f"{ACTOR}.": Stage.DRIVER,
+        "critic.": Stage.DRIVER if case.uses_critic else None,
+        f"{REF}.": Stage.WORKERS if "ref" in case.engines else None,
+        f"{ROLLOUT}.": Stage.WORKERS,
+        f"{MODEL}.": Stage.WORKERS,
+        "distillation.": Stage.TRAINER if case.flag("distillation.enabled") else None,
+        "skip.": Stage.TRAINER,
+    }
+    return next((stage for block, stage in when.items() if key.startswith(block)), None)
+
+
 @rule(
     "unknown-key", "every key has a place in verl", Severity.WARNING, Stage.SILENT, (),
     "verl 0.9.1 trainer/config (composed); utils/config.py (omega_conf_to_dataclass)",
 )  # fmt: skip
 def unknown_key(case: Case) -> Iterator[Found]:
-    """Typos in a YAML file compose. Under blocks that become dataclasses, workers stop on them; everywhere else the
+    """Typos in a YAML file compose. Blocks that become dataclasses refuse them: actor and critic in verl's first
+    check, model, rollout and reference when workers start. Everywhere else, `algorithm` and `reward` included, the
     run goes on with the default."""
     refused = {fault.key for fault in case.config.faults}
     for unknown in case.config.unknown_keys():
@@ -54,10 +70,10 @@ def unknown_key(case: Case) -> Iterator[Found]:
             nearest = moved + unknown.key[len(old) :]
         hint = f" Did you mean {nearest}?" if nearest else ""
         fixes = (Fix(f"use {nearest}", (Change(nearest, unknown.value),)),) if nearest else ()
-        if unknown.target:
+        stage = _built(case, unknown.key)
+        if unknown.target and stage is not None:
             name = unknown.target.rsplit(".", 1)[-1]
-            text = f"{name} has no such field: workers stop.{hint}"
-            yield Found(unknown.key, text, fixes, Severity.ERROR, Stage.WORKERS)
+            yield Found(unknown.key, f"{name} has no such field: verl stops.{hint}", fixes, Severity.ERROR, stage)
         else:
             yield Found(unknown.key, f"verl {case.config.version} does not read it; the default is used.{hint}", fixes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from wizard.facts import Architecture
 from wizard.findings import Fix, Severity, Stage
@@ -35,15 +35,14 @@ def _smaller(case: Case, role: Engine, size: int) -> tuple[Fix, ...]:
     """Offer the next smaller size that divides everything."""
     for smaller in range(min(size - 1, case.world_size), 0, -1):
         if not ulysses_refusal(case.architecture(role), case.world_size, smaller):
-            return (_set_size(case, role, smaller),)
+            return (_set_size(case, (role,), smaller),)
     return ()
 
 
-def _set_size(case: Case, role: Engine, size: int) -> Fix:
-    """Set every key that decides a role's size, so that none of them wins over another."""
-    keys = [case.engine_key(role, "ulysses_sequence_parallel_size")]
-    if role != "critic":
-        keys.append(f"{OWNERS[role]}.ulysses_sequence_parallel_size")
+def _set_size(case: Case, roles: Sequence[Engine], size: int) -> Fix:
+    """Set every key that decides the roles' size, so that none of them wins over another."""
+    keys = [case.engine_key(role, "ulysses_sequence_parallel_size") for role in roles]
+    keys += [f"{OWNERS[role]}.ulysses_sequence_parallel_size" for role in roles if role != "critic"]
     changes = tuple(change for key in keys for change in set_key(key, size).changes)
     return Fix(f"sequence parallel size {size}", changes)
 
@@ -101,7 +100,7 @@ def ulysses_linear_attention(case: Case) -> Iterator[Found]:
         architecture, size = case.architecture(role), case.ulysses(role)
         if size > 1 and architecture is not None and architecture.model_type in LINEAR_ATTENTION:
             text = f"{architecture.model_type} was reported to keep whole sequences on every rank: validate it first."
-            yield Found(case.ulysses_key(role), text, (_set_size(case, role, 1),))
+            yield Found(case.ulysses_key(role), text, (_set_size(case, (role,), 1),))
 
 
 @rule(
@@ -147,15 +146,18 @@ def ulysses_heads(case: Case) -> Iterator[Found]:
 def ulysses_remove_padding(case: Case) -> Iterator[Found]:
     """verl's first check sees only the deprecated key of the actor; with `fsdp_config`'s key alone the run dies when
     workers start."""
+    padded: dict[str, list[Engine]] = {}
     for role in case.engines:
-        if case.ulysses(role) == 1 or case.removes_padding(role):
-            continue
-        key = "critic.model.use_remove_padding" if role == "critic" else f"{MODEL}.use_remove_padding"
-        early = role == "actor" and case.number(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
+        if case.ulysses(role) > 1 and not case.removes_padding(role):
+            key = "critic.model.use_remove_padding" if role == "critic" else f"{MODEL}.use_remove_padding"
+            padded.setdefault(key, []).append(role)
+    for key, roles in padded.items():
+        early = "actor" in roles and case.number(f"{ACTOR}.ulysses_sequence_parallel_size", 1) > 1
         yield Found(
             key,
-            f"the {role}'s sequence parallel size is {case.ulysses(role)}, which needs sequences without padding.",
-            (set_key(key, True), _set_size(case, role, 1)),
+            f"the sequence parallel size of {' and '.join(roles)} is {case.ulysses(roles[0])}, which needs sequences "
+            "without padding.",
+            (set_key(key, True), _set_size(case, roles, 1)),
             stage=Stage.DRIVER if early else Stage.WORKERS,
         )
 
@@ -168,15 +170,14 @@ def ulysses_attention(case: Case) -> Iterator[Found]:
     """verl exchanges heads inside flash attention only. With sdpa or eager the run goes on without an error, each
     rank attends to its own slice of the sequence, and the log-probabilities are wrong (0.1 off in fp32)."""
     key = f"{MODEL}.override_config.attn_implementation"
-    for role in case.engines:
-        if role != "critic" and case.ulysses(role) > 1 and "flash" not in case.attention:
-            yield Found(
-                key,
-                f"with sequence parallel size {case.ulysses(role)} of the {role}, {case.attention} sees a slice of "
-                "each sequence: verl trains on wrong log-probabilities without an error.",
-                (set_key(key, "flash_attention_2"), _set_size(case, role, 1)),
-            )
-            return
+    split: list[Engine] = [role for role in case.engines if role != "critic" and case.ulysses(role) > 1]
+    if split and "flash" not in case.attention:
+        yield Found(
+            key,
+            f"with sequence parallel size {case.ulysses(split[0])} of {' and '.join(split)}, {case.attention} sees a "
+            "slice of each sequence: verl trains on wrong log-probabilities without an error.",
+            (set_key(key, "flash_attention_2"), _set_size(case, split, 1)),
+        )
 
 
 @rule(
@@ -190,7 +191,7 @@ def ulysses_ref_differs(case: Case) -> Iterator[Found]:
     actor, ref = case.ulysses("actor"), case.ulysses("ref")
     if case.uses_ref and actor > 1 and ref == 1:
         text = f"the actor splits sequences over {actor} ranks, the reference holds them whole."
-        yield Found(case.engine_key("ref", "ulysses_sequence_parallel_size"), text, (_set_size(case, "ref", actor),))
+        yield Found(case.engine_key("ref", "ulysses_sequence_parallel_size"), text, (_set_size(case, ("ref",), actor),))
 
 
 @rule(
@@ -202,4 +203,4 @@ def ulysses_critic_dead_key(case: Case) -> Iterator[Found]:
     key = "critic.ulysses_sequence_parallel_size"
     given = case.number(key, 1)
     if case.uses_critic and case.config.schema.minor >= (0, 8) and given > 1 and case.ulysses("critic") != given:
-        yield Found(key, "the critic's engine does not read it.", (_set_size(case, "critic", given),))
+        yield Found(key, "the critic's engine does not read it.", (_set_size(case, ("critic",), given),))

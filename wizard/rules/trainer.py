@@ -68,7 +68,7 @@ def filter_groups(case: Case) -> Iterator[Found]:
         return
     key, pool = "algorithm.filter_groups.metric", "reward.reward_model.enable_resource_pool"
     if not case.get(key):
-        yield Found(key, "group filtering needs the metric it filters by.", (set_key(key, "acc"),))
+        yield Found(key, "group filtering needs the metric it filters by.", (set_key(key, "reward"),))
     if case.flag("reward.reward_model.enable") and not case.flag(pool):
         text = "group filtering needs rewards while samples arrive, which a colocated reward model does not give."
         yield Found(pool, text, (set_key("algorithm.filter_groups.enable", False),))

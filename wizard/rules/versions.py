@@ -96,7 +96,7 @@ def transfer_queue_missing(case: Case) -> Iterator[Found]:
     "verl 0.9.1 workers/engine/fsdp/transformer_impl.py (_build_lora_module)",
 )  # fmt: skip
 def peft_missing(case: Case) -> Iterator[Found]:
-    """Adapters are peft's."""
+    """Adapters are peft's; the engine imports it when it builds the model."""
     if case.lora_rank and _missing(case, "peft"):
         text = "peft is not installed where training runs: workers stop."
         yield Found(f"{MODEL}.lora_rank", text, (set_key(f"{MODEL}.lora_rank", 0),))
