@@ -23,7 +23,7 @@ def predict(plan: Plan, exact: Exact = PLANNED) -> Prediction:
         PredictionError: the model has not been inspected, or verl would stop while it wraps it.
     """
     try:
-        phases = phases_of(plan, exact)
+        phases = tuple(phases_of(plan, exact))
         budget = token_budget(plan)
         host = host_memory(plan)
         fixes = remedies(plan, phases, budget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from wizard.facts import Architecture, ModuleGroup
 from wizard.memory.shapes import Block, BlockDims, ModelShape, decoder_block, norm_inner_bytes
@@ -25,6 +26,7 @@ class Options:
     """Width of an explicit attention mask; 0 with flash attention."""
 
 
+@lru_cache(maxsize=128)
 def shape_of(architecture: Architecture, fsdp: Fsdp, options: Options) -> ModelShape:
     """Return the model's shape under `fsdp`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from wizard.memory.ledger import Ledger
 from wizard.memory.prediction import PhaseName, PhasePeak
@@ -29,22 +29,24 @@ PLANNED = Exact()
 """Nothing fixed: the Plan's own sizes."""
 
 
-def phases_of(plan: Plan, exact: Exact = PLANNED) -> tuple[PhasePeak, ...]:
-    """Return the peak of every phase the Plan's algorithm runs; rollout and weight sync need a known GPU.
+def phases_of(plan: Plan, exact: Exact = PLANNED) -> Iterator[PhasePeak]:
+    """Yield the peak of every phase the Plan's algorithm runs; rollout and weight sync need a known GPU.
 
     Raises:
-        PredictionError: the model has not been inspected, or no FSDP unit can be made of it.
+        PredictionError: the model has not been inspected.
+        NoUnits: verl would stop while it wraps the model.
     """
     scored = Exact(tokens=exact.tokens, loss=exact.loss)
-    phases = [actor_update_phase(plan, exact), _scoring_phase(plan, "log_prob", scored)]
+    yield actor_update_phase(plan, exact)
+    yield _scoring_phase(plan, "log_prob", scored)
     if "ref" in plan.roles:
-        phases.append(_scoring_phase(plan, "ref_log_prob", scored))
+        yield _scoring_phase(plan, "ref_log_prob", scored)
     if "critic" in plan.roles:
         critic = Exact(tokens=exact.tokens, micro_batches=exact.micro_batches)
-        phases.append(_update_phase(plan, "critic", "critic_update", critic))
+        yield _update_phase(plan, "critic", "critic_update", critic)
     if plan.machine.gpu_memory_bytes:
-        phases += [_rollout_phase(plan), _weight_sync_phase(plan)]
-    return tuple(phases)
+        yield _rollout_phase(plan)
+        yield _weight_sync_phase(plan)
 
 
 def actor_update_phase(plan: Plan, exact: Exact = PLANNED) -> PhasePeak:
@@ -73,7 +75,8 @@ def _phase(plan: Plan, role: Role, name: PhaseName, ledger: Ledger) -> PhasePeak
     for cause, size in residue.items():
         breakdown[cause] = breakdown.get(cause, 0) + size
     reserved = reserved_bytes(ledger) + sum(residue.values())
-    return PhasePeak(name, allocated, max(allocated, reserved), breakdown, peak.at, _elsewhere(plan, role))
+    elsewhere = _elsewhere(plan, role)
+    return PhasePeak(name, allocated, max(allocated, reserved), breakdown, peak.at, elsewhere_bytes=elsewhere)
 
 
 def _residues(plan: Plan, running: Role) -> Residue:
@@ -120,7 +123,9 @@ def _rollout_phase(plan: Plan) -> PhasePeak:
                 breakdown[cause] = breakdown.get(cause, 0) + size
     breakdown = {cause: size for cause, size in breakdown.items() if size}
     total = sum(breakdown.values())
-    return PhasePeak("rollout", total, total, breakdown, "generation", 2 * CUDA_CONTEXT_BYTES)
+    return PhasePeak(
+        "rollout", total, total, breakdown, "generation", engine.lacking_bytes, elsewhere_bytes=2 * CUDA_CONTEXT_BYTES
+    )
 
 
 def _weight_sync_phase(plan: Plan) -> PhasePeak:
@@ -142,14 +147,17 @@ def _weight_sync_phase(plan: Plan) -> PhasePeak:
     breakdown["unsharded"] = master * shape.largest_parameter
     breakdown["workspace"] = WEIGHT_BUCKET_BYTES + engine.graph_bytes
     total = sum(breakdown.values())
-    return PhasePeak("weight_sync", total, total, breakdown, "largest tensor gathered", 2 * CUDA_CONTEXT_BYTES)
+    contexts = 2 * CUDA_CONTEXT_BYTES
+    return PhasePeak("weight_sync", total, total, breakdown, "largest tensor gathered", elsewhere_bytes=contexts)
 
 
 def largest(holds: Callable[[int], bool], highest: int) -> int:
     """Return the largest n in 1…highest for which `holds(n)`, 0 when none; `holds` must be monotone."""
+    if not holds(1):
+        return 0
     if holds(highest):
         return highest
-    low, high = 0, highest
+    low, high = 1, highest
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

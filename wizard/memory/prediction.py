@@ -27,6 +27,8 @@ class PhasePeak:
     """Bytes by cause at the peak; they sum to `peak_allocated_bytes`."""
     at: str
     """Event of the replay at which the peak stands, as in `block 0 MLP backward`."""
+    lacking_bytes: int = 0
+    """Bytes the inference engine's share is too small by: for its weights and the cache of one longest sequence."""
     elsewhere_bytes: int = 0
     """Bytes other processes hold on the GPU meanwhile: CUDA contexts, a sleeping or serving inference engine."""
 
@@ -34,6 +36,10 @@ class PhasePeak:
     def needed_bytes(self) -> int:
         """Bytes the GPU must have for this phase: before the caching allocator fails it gives cached blocks back."""
         return self.peak_allocated_bytes + self.elsewhere_bytes
+
+    def fits(self, memory_bytes: int) -> bool:
+        """Return whether a GPU of that size can run the phase."""
+        return self.needed_bytes <= memory_bytes and not self.lacking_bytes
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class Prediction:
     @property
     def fits_gpu(self) -> bool | None:
         """Whether every phase fits the GPU; None when its memory is unknown."""
-        return self.peak.needed_bytes <= self.gpu_memory_bytes if self.gpu_memory_bytes else None
+        memory = self.gpu_memory_bytes
+        return all(phase.fits(memory) for phase in self.phases) if memory else None
 
     @property
     def fits_host(self) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from wizard.findings import Change, Fix
@@ -40,25 +40,35 @@ def remedies(plan: Plan, phases: tuple[PhasePeak, ...], budget: int | None) -> t
     memory = plan.machine.gpu_memory_bytes
     if not memory or _fits(phases, memory):
         return ()
-    too_big = {phase.name for phase in phases if phase.needed_bytes > memory}
+    too_big = {phase.name for phase in phases if not phase.fits(memory)}
+    lacks = any(phase.lacking_bytes for phase in phases)
     found: list[Fix] = []
-    combined, changes, labels = plan, list[Change](), list[str]()
-    for fix in _candidates(plan, too_big, budget):
-        changed = _apply(plan, fix)
-        if _fits(phases_of(changed), memory):
+    tried: list[Fix] = []
+    for fix in _candidates(plan, too_big, budget, lacks=lacks):
+        if _fits(phases_of(_apply(plan, fix)), memory):
             found.append(fix)
             if len(found) == OFFERED:
                 break
         elif not found:
-            combined = _apply(combined, fix)
-            changes += fix.changes
-            labels.append(fix.label)
-            if len(labels) > 1 and _fits(phases_of(combined), memory):
-                found.append(Fix(" and ".join(labels), tuple(changes)))
+            tried.append(fix)
+            if len(tried) > 1 and _fits(phases_of(_apply(plan, *tried)), memory):
+                found.append(_needed(plan, tried, memory))
     return tuple(found)
 
 
-def _candidates(plan: Plan, too_big: set[PhaseName], budget: int | None) -> Iterator[Fix]:
+def _needed(plan: Plan, fixes: list[Fix], memory: int) -> Fix:
+    """Return those of several fixes, together enough, that cannot be spared; the costliest come last and are tried
+    last, since the one that made the others enough is among them."""
+    needed = list(fixes)
+    for fix in fixes:
+        rest = [other for other in needed if other is not fix]
+        if rest and _fits(phases_of(_apply(plan, *rest)), memory):
+            needed = rest
+    changes = {change.field: change for fix in needed for change in fix.changes}
+    return Fix(" and ".join(fix.label for fix in needed), tuple(changes.values()))
+
+
+def _candidates(plan: Plan, too_big: set[PhaseName], budget: int | None, *, lacks: bool) -> Iterator[Fix]:
     """Changes in the order of what they cost: nothing, then speed, then a different run."""
     actor, updates = plan.actor, bool(too_big & {"actor_update", "critic_update"})
     if updates:
@@ -72,7 +82,7 @@ def _candidates(plan: Plan, too_big: set[PhaseName], budget: int | None) -> Iter
     if too_big & {"log_prob", "ref_log_prob"}:
         yield from _fewer_scored_tokens(plan)
     if too_big & {"rollout", "weight_sync"}:
-        yield from _smaller_rollout(plan)
+        yield from _other_rollout(plan, lacks)
     if too_big - {"actor_update"} and not actor.offload_policy:
         if not actor.optimizer_offload:
             yield _fix("offload the optimizer between phases", ("actor.optimizer_offload", True))
@@ -124,25 +134,28 @@ def _fewer_scored_tokens(plan: Plan) -> Iterator[Fix]:
             yield _fix(f"score {samples} samples a micro-batch", ("batches.log_prob_micro_batch_size_per_gpu", samples))
 
 
-def _smaller_rollout(plan: Plan) -> Iterator[Fix]:
-    now = plan.rollout.gpu_memory_utilization
-    for share in (0.6, 0.5, 0.4, 0.3):
-        if share < now:
-            yield _fix(f"give the rollout {share:.0%} of the GPU", ("rollout.gpu_memory_utilization", share))
+def _other_rollout(plan: Plan, lacks: bool) -> Iterator[Fix]:
+    """Split the weights further, then give the engine more of the GPU when it lacks memory, less when all do."""
     tp = plan.rollout.tensor_parallel_size
-    if 2 * tp <= max(1, plan.machine.gpus_per_node):
-        yield _fix(f"share the rollout's weights over {2 * tp} GPUs", ("rollout.tensor_parallel_size", 2 * tp))
+    while 2 * tp <= max(1, plan.machine.gpus_per_node):
+        tp *= 2
+        yield _fix(f"share the rollout's weights over {tp} GPUs", ("rollout.tensor_parallel_size", tp))
+    now = plan.rollout.gpu_memory_utilization
+    for share in (0.6, 0.7, 0.8) if lacks else (0.6, 0.5, 0.4, 0.3):
+        if (share > now) is lacks and share != now:
+            yield _fix(f"give the rollout {share:.0%} of the GPU", ("rollout.gpu_memory_utilization", share))
 
 
 def _fix(label: str, *changes: tuple[str, object]) -> Fix:
     return Fix(label, tuple(Change(field, value) for field, value in changes))
 
 
-def _apply(plan: Plan, fix: Fix) -> Plan:
-    for change in fix.changes:
-        plan = plan.replace(change.field, change.value)
+def _apply(plan: Plan, *fixes: Fix) -> Plan:
+    for fix in fixes:
+        for change in fix.changes:
+            plan = plan.replace(change.field, change.value)
     return plan
 
 
-def _fits(phases: tuple[PhasePeak, ...], memory: int) -> bool:
-    return all(phase.needed_bytes <= memory for phase in phases)
+def _fits(phases: Iterable[PhasePeak], memory: int) -> bool:
+    return all(phase.fits(memory) for phase in phases)

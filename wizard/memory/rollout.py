@@ -25,6 +25,8 @@ class Engine:
     graph_bytes: int
     kv_cache_tokens: int
     """Tokens the cache holds on one engine replica."""
+    lacking_bytes: int
+    """Bytes the share is too small by for the weights and the cache of one longest sequence; vLLM then refuses."""
 
 
 def engine_of(plan: Plan, architecture: Architecture) -> Engine:
@@ -43,4 +45,6 @@ def engine_of(plan: Plan, architecture: Architecture) -> Engine:
     splits = min(tp, architecture.num_key_value_heads) or 1
     tokens = int(cache * splits / per_token) if per_token else 0
     graphs = 0 if plan.rollout.enforce_eager else CUDA_GRAPH_BYTES
-    return Engine(weights, cache, graphs, tokens)
+    longest = plan.rollout.max_model_len or plan.data.max_prompt_length + plan.data.max_response_length
+    lacking = max(0, weights + longest * per_token // splits - share)
+    return Engine(weights, cache, graphs, tokens, lacking)
