@@ -29,8 +29,8 @@ class ModelScreen(StepScreen):
     DEFAULT_CSS = """
     ModelScreen .line { height: 1; }
     ModelScreen Label.name { width: 14; }
-    ModelScreen #model { width: 1fr; }
-    ModelScreen #presets { height: auto; max-height: 6; border: none; padding: 0; }
+    ModelScreen #model, ModelScreen #critic { width: 1fr; }
+    ModelScreen #presets { height: auto; max-height: 5; border: none; padding: 0; }
     ModelScreen #state { display: none; height: auto; color: $text-muted; }
     ModelScreen #state.problem { color: $text-error; }
     ModelScreen #facts { height: auto; }
@@ -52,25 +52,40 @@ class ModelScreen(StepScreen):
             super().__init__()
             self.model, self.revision, self.trusted, self.found = model, revision, trusted, found
 
+    class CriticResolved(Message):
+        """The critic's own model was inspected, with its value head."""
+
+        def __init__(self, model: str, found: Architecture | None) -> None:
+            super().__init__()
+            self.model, self.found = model, found
+
     def __init__(self) -> None:
         super().__init__()
         self._shown: tuple[str, str] | None = None
+        self._critic_shown = ""
+        self._tried: tuple[str, str] | None = None
         self._offered: tuple[Preset, ...] = ()
-        self._failed = ""
 
     def compose_step(self) -> ComposeResult:
         with Horizontal(classes="line"):
             yield Label("model", classes="name")
             yield Input(id="model", compact=True, select_on_focus=True)
         yield OptionList(id="presets", compact=True)
+        with Horizontal(classes="line"):
+            yield Label("critic's own", classes="name")
+            yield Input(id="critic", compact=True, placeholder="empty: the same model; only PPO has a critic")
         yield Static("", id="state", markup=False)
         yield Static("", id="facts", markup=False)
 
     def on_mount(self) -> None:
         self._offer("")
         self.query_one("#model", Input).focus(scroll_visible=False)
-        if self.app.plan.architecture is None:
-            model = self.app.plan.model
+
+    def on_screen_resume(self) -> None:
+        """Inspect what a file or another step named; once, as closing the consent dialog resumes the screen too."""
+        model = self.app.plan.model
+        if self.app.plan.architecture is None and (model.id, model.revision) != self._tried:
+            self._tried = (model.id, model.revision)
             self.resolve(model.id, model.revision, model.trust_remote_code)
 
     def plan_changed(self, plan: Plan) -> None:
@@ -80,6 +95,9 @@ class ModelScreen(StepScreen):
             self._shown = chosen
             with self.prevent(Input.Changed):
                 self.query_one("#model", Input).value = "@".join(part for part in chosen if part)
+        if plan.model.critic_id != self._critic_shown:
+            self._critic_shown = plan.model.critic_id
+            self.query_one("#critic", Input).value = plan.model.critic_id
         facts = facts_of(plan.architecture) if plan.architecture else [("not inspected yet", "Enter inspects it")]
         width = max(len(name) for name, _ in facts)
         lines = [f"{name:{width}}  {printable(value)}" for name, value in facts]
@@ -106,6 +124,15 @@ class ModelScreen(StepScreen):
         same = (model, revision) == (plan.model.id, plan.model.revision)
         self.resolve(model, revision, plan.model.trust_remote_code and same)
 
+    @on(Input.Submitted, "#critic")
+    def _critic_entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        model = event.value.strip()
+        if model:
+            self.resolve_critic(model)
+        else:
+            self.post_message(self.CriticResolved("", None))
+
     @on(OptionList.OptionSelected, "#presets")
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         event.stop()
@@ -124,6 +151,25 @@ class ModelScreen(StepScreen):
             self._say(str(error), problem=True)
         else:
             self.post_message(self.Resolved(model, revision, trusted, found))
+
+    @work(exclusive=True, group="resolve")
+    async def resolve_critic(self, model: str) -> None:
+        """Inspect the critic's model; code of its own runs only when the policy's may."""
+        self._say(f"inspecting {model} …")
+        trusted = self.app.plan.model.trust_remote_code
+        try:
+            found = await self.app.inspector.resolve(model, trust_remote_code=trusted, role="critic")
+        except ModelError as error:
+            self._say(str(error), problem=True)
+        else:
+            self.post_message(self.CriticResolved(model, found))
+
+    def on_model_screen_critic_resolved(self, event: CriticResolved) -> None:
+        """Take the critic's model."""
+        self._say(f"critic: {event.found.class_name}, {event.found.parameters:,} parameters" if event.found else "")
+        plan = self.app.plan
+        model = dataclasses.replace(plan.model, critic_id=event.model)
+        self.app.set_plan(dataclasses.replace(plan, model=model, critic_architecture=event.found))
 
     def _ask(self, model: str, needed: RemoteCodeConsentNeeded) -> None:
         at = f" at commit {needed.revision}" if needed.revision else ""

@@ -141,6 +141,24 @@ async def test_foreign_code_asks_first(app: WizardApp, tmp_path: Path) -> None:
         assert app.plan.architecture.parameters == 3 * 5 + 5
 
 
+async def test_a_critic_of_its_own_has_a_value_head(app: WizardApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await model_step(pilot)
+        await until(pilot, lambda: app.plan.architecture is not None)
+        field = screen.query_one("#critic", Input)
+        field.focus()
+        field.value = "Qwen/Qwen2.5-0.5B-Instruct"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.plan.critic_architecture is not None)
+        assert app.plan.model.critic_id == "Qwen/Qwen2.5-0.5B-Instruct"
+        assert app.plan.critic_architecture is not None
+        assert app.plan.critic_architecture.parameters == 494_032_768 + 896 + 1
+        field.value = ""
+        await pilot.press("enter")
+        await until(pilot, lambda: app.plan.critic_architecture is None)
+        assert app.plan.model.critic_id == ""
+
+
 async def test_hostile_names_stay_text(app: WizardApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await model_step(pilot)
