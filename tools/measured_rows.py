@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from wizard.memory.replay import actor_update, log_prob
 from wizard.memory.roles import Exact, log_prob_step, role_shape, update_step
 from wizard.plan import Algorithm, Fsdp, Model, Plan, Rollout
 
+FIRST_CHUNK_ROWS = 256
 MEASUREMENTS = Path(__file__).parents[1] / "measurements"
 CLASSES = {
     "qwen2": ("Qwen2", "Qwen2DecoderLayer"),
@@ -60,7 +61,7 @@ def rows(name: str = "h200.json") -> Iterator[Row]:
 def first_rows() -> Iterator[tuple[Case, dict[str, Any]]]:
     """Yield the rows of the first, smaller measurement (`measurements/h200_first.json`) as cases, with their data.
 
-    Its loss was an imitation of flash-attn's kernel with temporaries of its own, so only `fwd` and `opt` compare.
+    Its loss was a Python imitation of flash-attn's kernel with temporaries of its own, `FIRST_CHUNK_ROWS` at a time.
     """
     for data in json.loads((MEASUREMENTS / "h200_first.json").read_text())["rows"]:
         names = ("layers", "hidden", "heads", "kv_heads", "intermediate", "vocab", "tied", "world_size", "strategy")
@@ -70,8 +71,12 @@ def first_rows() -> Iterator[tuple[Case, dict[str, Any]]]:
         yield Case(**common, head_dim=head_dim, loss=data["loss"], entropy=entropy), data
 
 
-def replay(case: Case) -> Ledger:
-    """Return the predicted ledger of a case, through a Plan as the product makes it."""
+def replay(case: Case, loss_chunk_rows: int = 0) -> Ledger:
+    """Return the predicted ledger of a case, through a Plan as the product makes it.
+
+    Args:
+        loss_chunk_rows: rows an imitation of flash-attn's cross entropy handled at once; 0 is the kernel itself.
+    """
     plan = plan_of(case)
     exact = Exact(case.tokens, case.micro_batches, case.loss, case.entropy)  # type: ignore[arg-type]
     if case.mode == "log_prob":
@@ -79,7 +84,7 @@ def replay(case: Case) -> Ledger:
         return log_prob(role_shape(plan, "actor", step.tokens), step)
     role = "critic" if case.mode == "value" else "actor"
     exact = Exact(case.tokens, case.micro_batches) if role == "critic" else exact
-    step = exact.applied(update_step(plan, role))  # type: ignore[arg-type]
+    step = replace(exact.applied(update_step(plan, role)), loss_chunk_rows=loss_chunk_rows)  # type: ignore[arg-type]
     return actor_update(role_shape(plan, role, step.tokens), step)  # type: ignore[arg-type]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Any
 
 import pytest
 from measure_cases import Case
-from measured_rows import Row, architecture_of, first_rows, plan_of, replay, rows
+from measured_rows import FIRST_CHUNK_ROWS, Row, architecture_of, first_rows, plan_of, replay, rows
 
 from wizard.memory.reserved import reserved_bytes
 
@@ -78,11 +79,14 @@ def test_adapters_are_those_peft_made() -> None:
         assert shape.parameters == row.data["parameters"], row.data["key"]
 
 
-def test_first_measurement_holds_for_forward() -> None:
-    """An older, independent measurement, made without expandable segments: up to 1 MiB is lost a tensor."""
-    for case, data in first_rows():
-        predicted = replay(case).peaks["fwd"].total_bytes
-        assert predicted / (data["measured_by_phase_gib"]["fwd"] * GIB) == pytest.approx(1, abs=0.01), case.key
+@pytest.mark.parametrize(("case", "data"), list(first_rows()), ids=lambda value: getattr(value, "key", ""))
+def test_first_measurement_holds(case: Case, data: dict[str, Any]) -> None:
+    """An older, independent measurement, made without expandable segments: up to 1 MiB is lost a tensor. Its plain
+    formula missed tied models by 12 % because the imitated loss had temporaries: three fp32 copies of 256 rows."""
+    ledger = replay(case, FIRST_CHUNK_ROWS)
+    assert ledger.peak.total_bytes / (data["measured_peak_gib"] * GIB) == pytest.approx(1, abs=0.01)
+    for stage, measured_gib in data["measured_by_phase_gib"].items():
+        assert ledger.peaks[stage].total_bytes / (measured_gib * GIB) == pytest.approx(1, abs=0.02), stage
 
 
 def test_reserved_of_fsdp2_follows_the_streams() -> None:

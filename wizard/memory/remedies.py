@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import reduce
 
 from wizard.findings import Change, Fix
+from wizard.fixing import apply_fix
 from wizard.memory.predict import actor_update_phase, largest, phases_of
 from wizard.memory.prediction import PhaseName, PhasePeak
 from wizard.memory.roles import update_workload
@@ -151,10 +153,7 @@ def _fix(label: str, *changes: tuple[str, object]) -> Fix:
 
 
 def _apply(plan: Plan, *fixes: Fix) -> Plan:
-    for fix in fixes:
-        for change in fix.changes:
-            plan = plan.replace(change.field, change.value)
-    return plan
+    return reduce(apply_fix, fixes, plan)
 
 
 def _fits(phases: Iterable[PhasePeak], memory: int) -> bool:
