@@ -235,3 +235,26 @@ def test_step_time_names_what_it_assumes() -> None:
     assert any("H100" in line for line in found.assumptions)
     slower = step_time(replace(plan(), actor=Fsdp(offload_policy=True)), Exact(tokens=8192, micro_batches=1))
     assert slower.seconds > found.seconds
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp2"])
+def test_layers_left_out_of_the_wrap_are_gathered_with_the_root(strategy: Any) -> None:
+    case = Case(layers=8)
+    wrapped = actor_update_phase(plan(case, actor=Fsdp(strategy=strategy)), Exact(1024, 1))
+    left_out = actor_update_phase(
+        plan(case, actor=Fsdp(strategy=strategy, wrap_classes=("Qwen2Attention",))), Exact(1024, 1)
+    )
+    assert left_out.peak_allocated_bytes > wrapped.peak_allocated_bytes + 2 * 2**30
+    assert left_out.breakdown["unsharded"] > 2 * 0.8 * architecture_of(case).parameters
+
+
+def test_an_engine_share_that_the_weights_outgrow_does_not_fit() -> None:
+    """vLLM refuses to start without room for the cache of one longest sequence, however much of the GPU is free."""
+    small = plan(machine=Machine(gpus_per_node=8, gpu_memory_bytes=80 * GIB))
+    small = small.replace("rollout.gpu_memory_utilization", 0.15)
+    prediction = predict(small)
+    rollout = prediction.phase("rollout")
+    assert rollout
+    assert rollout.lacking_bytes > 2 * GIB
+    assert prediction.fits is False
+    assert predict(apply_fix(small, prediction.remedies[0])).fits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wizard.memory.ledger import Ledger
 from wizard.memory.settings import Step
-from wizard.memory.shapes import ModelShape
+from wizard.memory.shapes import FP32, ModelShape
 
 
 def norm_bytes(shape: ModelShape, step: Step) -> float:
@@ -12,15 +12,17 @@ def norm_bytes(shape: ModelShape, step: Step) -> float:
     return shape.norm_bytes * shape.hidden * step.tokens
 
 
-def after_head(shape: ModelShape, step: Step, ledger: Ledger) -> None:
-    """A frozen head does not keep its input."""
-    if not shape.trainable_ends:
+def after_head(shape: ModelShape, step: Step, ledger: Ledger, *, train: bool) -> None:
+    """Free the head's input unless the head keeps it for its own gradient."""
+    if not train or not shape.trainable_ends:
         ledger.drop("activations", step.compute_bytes * shape.hidden * step.tokens)
 
 
 def before_norm(shape: ModelShape, step: Step, ledger: Ledger) -> None:
     """Free, in backward, what the final norm and an offload's last group kept."""
     hidden = step.compute_bytes * shape.hidden * step.tokens
+    # RMSNorm's backward in fp32: the gradient, its product with the weight, and two terms of the input's.
+    ledger.touch("final norm backward", activations=4.0 * FP32 * shape.hidden * step.tokens)
     freed = norm_bytes(shape, step) - (0 if shape.trainable_ends else hidden)
     ledger.drop("activations", freed + (hidden if step.activation_offload else 0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wizard.memory.engine import Engine, Sync
 from wizard.memory.fsdp1 import Fsdp1
 from wizard.memory.fsdp2 import Fsdp2
 from wizard.memory.ledger import Ledger
@@ -33,7 +34,7 @@ def actor_update(shape: ModelShape, step: Step) -> Ledger:
         loss.forward(ledger, train=True)
         ledger.stage("bwd")
         loss.backward(ledger)
-        engine.backward(sync=not step.no_sync or index == micro_batches - 1, first=index == 0)
+        engine.backward(Sync(reduces=not step.no_sync or index == micro_batches - 1, first=index == 0))
     ledger.drop("activations", step.mask_bytes)
     ledger.stage("opt")
     # foreach AdamW takes the square root of all second moments at once (torch `optim/adam.py` _multi_tensor_adam).
@@ -58,6 +59,6 @@ def log_prob(shape: ModelShape, step: Step) -> Ledger:
     return ledger
 
 
-def engine_of(shape: ModelShape, step: Step, ledger: Ledger) -> Fsdp1 | Fsdp2:
+def engine_of(shape: ModelShape, step: Step, ledger: Ledger) -> Engine:
     """Return the strategy's replay."""
     return Fsdp1(shape, step, ledger) if step.strategy == "fsdp" else Fsdp2(shape, step, ledger)
