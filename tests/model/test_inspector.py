@@ -19,6 +19,7 @@ from small_models import SETTINGS
 from wizard.model import process as process_module
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.process import InspectorProcess
+from wizard.model.protocol import architecture_from, request_line
 from wizard.model.resolve import resolve_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -235,11 +236,10 @@ async def test_a_wrong_interpreter_is_named() -> None:
         resolve_model("someone/some-model", python="/nowhere/python")
 
 
-def slowness() -> float:
-    """How much slower this machine is right now than the one the limits were set on."""
-    start = time.perf_counter()
-    sum(index * index for index in range(1_000_000))
-    return max(1.0, (time.perf_counter() - start) / 0.06)
+def cpu_seconds(process: psutil.Process) -> float:
+    """Time on a core: what the wait would be on a machine that does nothing else."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 async def test_671b_takes_half_a_second_and_600_mb(model_folder: Any) -> None:
@@ -247,23 +247,40 @@ async def test_671b_takes_half_a_second_and_600_mb(model_folder: Any) -> None:
     folder = model_folder({"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]})
     try:
         await fresh.warm()
-        start = time.perf_counter()
-        found = await fresh.resolve(folder)
-        seconds = time.perf_counter() - start
-        assert found.parameters == 671_026_404_352
-        assert seconds < 0.5 * slowness()
         assert fresh._process is not None
-        assert psutil.Process(fresh._process.pid).memory_info().rss < 600e6
+        process = psutil.Process(fresh._process.pid)
+        before = cpu_seconds(process)
+        found = await fresh.resolve(folder)
+        assert found.parameters == 671_026_404_352
+        assert cpu_seconds(process) - before < 0.5
+        assert process.memory_info().rss < 600e6
     finally:
         await fresh.close()
 
 
-async def test_one_module_per_expert_takes_5_seconds(model_folder: Any, inspector: InspectorProcess) -> None:
+async def test_one_module_per_expert_takes_5_seconds(model_folder: Any) -> None:
     folder = own(model_folder, num_hidden_layers=58, experts=256)
-    await inspector.warm()
-    start = time.perf_counter()
-    found = await inspector.resolve(folder, trust_remote_code=True)
-    assert time.perf_counter() - start < 5 * slowness()
+    program = (
+        "import sys, time\n"
+        "from wizard.model import inspect\n"
+        "answer = inspect._answer\n"
+        "def timed(request):\n"
+        "    start = time.process_time()\n"
+        "    result = answer(request)\n"
+        "    print(time.process_time() - start, file=sys.stderr)\n"
+        "    return result\n"
+        "inspect._answer = timed\n"
+        "sys.exit(inspect.main([]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=request_line(folder, "", True, "actor"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stderr.splitlines()[-1]) < 5
+    found = architecture_from(done.stdout.splitlines()[-1], folder)
     expert = next(entry for entry in found.layer_classes if entry.name == "Expert")
     assert (expert.count, expert.kind) == (58 * 256, "expert")
 

@@ -36,7 +36,7 @@ def architecture_of(
     """
     model = build_model(config, trust_remote_code=trust_remote_code, role=role)
     tree = module_tree(model)
-    text = config.get_text_config()
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
     blocks = detect_blocks(tree)
     no_split = getattr(model, "_no_split_modules", None)
     names = tuple(sorted(no_split)) if no_split is not None else None
@@ -84,15 +84,16 @@ def build_model(config: Any, *, trust_remote_code: bool = False, role: str = "ac
     Raises:
         ModelError: transformers has no such class for the config, or a package is missing.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
+    import transformers
 
+    # Absent before transformers 4.45, like the config's own way to its text part.
+    with_images: Any = getattr(transformers, "AutoModelForImageTextToText", None)
+    auto: Any = transformers.AutoModelForCausalLM
     if role == "critic":
         config.num_labels = 1
-        auto: Any = AutoModelForTokenClassification
-    elif type(config) in AutoModelForImageTextToText._model_mapping:
-        auto = AutoModelForImageTextToText
-    else:
-        auto = AutoModelForCausalLM
+        auto = transformers.AutoModelForTokenClassification
+    elif with_images is not None and type(config) in with_images._model_mapping:
+        auto = with_images
     options = {"trust_remote_code": True} if trust_remote_code else {}
     try:
         with torch.device("meta"), _no_initialisation():

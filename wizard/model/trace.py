@@ -41,6 +41,9 @@ def _trace(config: Any, access: dict[str, Any]) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import AutoModel
 
+    if type(config) not in AutoModel._model_mapping and "AutoModel" not in (getattr(config, "auto_map", None) or {}):
+        # Said here at once: transformers would import every model to list what it knows.
+        raise _Untraceable(f"{type(config).__name__} has no backbone class")
     _register_attention()
     dense, period = _dense_layers(config), _period(config)
     short = _shortened(config, dense + period)
