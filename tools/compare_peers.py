@@ -132,7 +132,7 @@ def time_table(measured: list[Row]) -> str:
 def roofline(row: Row) -> dict[str, float]:
     """Compute seconds of one micro-batch on an H200; what was measured was one sample as long as the micro-batch."""
     plan = whole_sequence(plan_of(row.case), row.case.tokens * row.case.ulysses)
-    step = Exact(row.case.tokens, row.case.micro_batches).applied(update_step(plan, "actor"))
+    step = Exact(row.case.tokens, row.case.micro_batches).applied(plan, update_step(plan, "actor"))
     return compute_seconds(plan, role_shape(plan, "actor"), step, h200(plan))
 
 

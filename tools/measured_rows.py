@@ -80,11 +80,11 @@ def replay(case: Case, loss_chunk_rows: int = 0) -> Ledger:
     plan = plan_of(case)
     exact = Exact(case.tokens, case.micro_batches, case.loss, case.entropy)  # type: ignore[arg-type]
     if case.mode == "log_prob":
-        step = exact.applied(log_prob_step(plan, "actor"))
+        step = exact.applied(plan, log_prob_step(plan, "actor"))
         return log_prob(role_shape(plan, "actor", step.tokens), step)
     role = "critic" if case.mode == "value" else "actor"
     exact = Exact(case.tokens, case.micro_batches) if role == "critic" else exact
-    step = replace(exact.applied(update_step(plan, role)), loss_chunk_rows=loss_chunk_rows)  # type: ignore[arg-type]
+    step = replace(exact.applied(plan, update_step(plan, role)), loss_chunk_rows=loss_chunk_rows)  # type: ignore[arg-type]
     return actor_update(role_shape(plan, role, step.tokens), step)  # type: ignore[arg-type]
 
 

@@ -22,8 +22,10 @@ class Options:
     ulysses: int = 1
     value_head: bool = False
     """The model is a critic: one output a token instead of the vocabulary."""
-    mask_tokens: int = 0
-    """Width of an explicit attention mask; 0 with flash attention."""
+    mask_width: int = 0
+    """Keys a query's row of an explicit attention mask has; 0 with flash attention."""
+    keeps_scores: bool = False
+    """Eager attention: the scores of all heads are kept."""
 
 
 @lru_cache(maxsize=128)
@@ -117,7 +119,8 @@ def dims_of(architecture: Architecture, group: ModuleGroup, options: Options) ->
         liger=options.liger,
         lora_rank=options.lora_rank,
         ulysses=options.ulysses,
-        mask_tokens=options.mask_tokens,
+        mask_width=options.mask_width,
+        keeps_scores=options.keeps_scores,
     )
 
 

@@ -55,7 +55,7 @@ def actor_update_phase(plan: Plan, exact: Exact = PLANNED) -> PhasePeak:
 
 
 def _update_phase(plan: Plan, role: TrainedRole, name: PhaseName, exact: Exact) -> PhasePeak:
-    step = exact.applied(update_step(plan, role))
+    step = exact.applied(plan, update_step(plan, role))
     ledger = actor_update(role_shape(plan, role, step.tokens), step)
     return _phase(plan, role, name, ledger)
 
@@ -63,7 +63,7 @@ def _update_phase(plan: Plan, role: TrainedRole, name: PhaseName, exact: Exact) 
 def _scoring_phase(plan: Plan, name: PhaseName, exact: Exact) -> PhasePeak:
     # With LoRA the reference is the actor with its adapters switched off.
     role: ScoringRole = "ref" if name == "ref_log_prob" and not plan.model.lora_rank else "actor"
-    step = exact.applied(log_prob_step(plan, role))
+    step = exact.applied(plan, log_prob_step(plan, role))
     return _phase(plan, role, name, log_prob(role_shape(plan, role, step.tokens), step))
 
 

@@ -36,12 +36,11 @@ class Exact:
     loss: LossPath | None = None
     entropy: EntropyPath | None = None
 
-    def applied(self, step: Step) -> Step:
+    def applied(self, plan: Plan, step: Step) -> Step:
         """Return the step with the fixed values."""
         fixed = {name: value for name, value in vars(self).items() if value is not None}
-        if self.tokens is not None and step.mask_bytes:
-            fixed["mask_bytes"] = self.tokens**2
-        return replace(step, **fixed)
+        changed = replace(step, **fixed)
+        return replace(changed, mask_bytes=changed.tokens * _mask_width(plan, changed.tokens))
 
 
 def world_size(plan: Plan, role: Role) -> int:
@@ -92,7 +91,8 @@ def role_shape(plan: Plan, role: EngineRole, tokens: int = 0) -> ModelShape:
             lora_rank=lora,
             ulysses=fsdp.ulysses_size,
             value_head=role == "critic",
-            mask_tokens=_mask_tokens(plan, tokens),
+            mask_width=_mask_width(plan, tokens),
+            keeps_scores=plan.model.attention == "eager",
         ),
     )
 
@@ -120,7 +120,7 @@ def update_step(plan: Plan, role: TrainedRole) -> Step:
         no_sync=fsdp.no_sync,
         offload_policy=fsdp.offload_policy and fsdp.strategy == "fsdp2",
         scaled_logits=actor and plan.rollout.temperature != 1.0,
-        mask_bytes=_mask_tokens(plan, work.tokens) ** 2,
+        mask_bytes=work.tokens * _mask_width(plan, work.tokens),
     )
 
 
@@ -148,7 +148,7 @@ def log_prob_step(plan: Plan, role: ScoringRole) -> Step:
         offload_policy=forward_only or (fsdp.offload_policy and fsdp.strategy == "fsdp2"),
         scaled_logits=plan.rollout.temperature != 1.0,
         log_prob_optimizer_resident=not fsdp.optimizer_offload,
-        mask_bytes=_mask_tokens(plan, tokens) ** 2,
+        mask_bytes=tokens * _mask_width(plan, tokens),
     )
 
 
@@ -194,6 +194,10 @@ def _entropy_path(plan: Plan, fsdp: Fsdp) -> EntropyPath:
     return "compiled" if compiled else "eager"
 
 
-def _mask_tokens(plan: Plan, tokens: int) -> int:
-    """Packed sequences need a mask of tokens × tokens without flash attention (transformers `masking_utils.py`)."""
-    return tokens if plan.model.attention != "flash_attention_2" and plan.model.use_remove_padding else 0
+def _mask_width(plan: Plan, tokens: int) -> int:
+    """Keys a query's row of the attention mask has: without flash attention a packed micro-batch needs a mask of all
+    its tokens, padded samples one each (transformers `masking_utils.py`)."""
+    if plan.model.attention == "flash_attention_2":
+        return 0
+    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    return tokens if plan.model.use_remove_padding else min(tokens, longest)

@@ -82,7 +82,7 @@ def step_time(plan: Plan, exact: Exact = PLANNED) -> StepTime:
         PredictionError: the model has not been inspected.
         NoUnits: verl would stop while it wraps the model.
     """
-    step = exact.applied(update_step(plan, "actor"))
+    step = exact.applied(plan, update_step(plan, "actor"))
     shape = role_shape(plan, "actor", step.tokens)
     chip = chip_of(plan)
     one = compute_seconds(plan, shape, step, chip)

@@ -72,8 +72,10 @@ class BlockDims:
     liger: bool = False
     lora_rank: int = 0
     ulysses: int = 1
-    mask_tokens: int = 0
-    """Width of an explicit attention mask: sdpa on packed sequences; 0 for flash attention."""
+    mask_width: int = 0
+    """Keys a query's row of an explicit attention mask has; 0 for flash attention."""
+    keeps_scores: bool = False
+    """Eager attention: the scores of all heads are kept."""
 
     @property
     def query(self) -> int:
@@ -116,7 +118,10 @@ def decoder_block(dims: BlockDims, *, weights: int, repeat: int, wrapped: bool =
     inner = norm_inner_bytes(dims)
     norm, post_norm = (inner + w) * h + FP32, inner * h + FP32
     # sdpa with a mask repeats keys and values to all heads and keeps the mask in compute dtype.
-    attention = w * (2 * q + 2 * (q if dims.mask_tokens else kv)) + FP32 * dims.heads + w * dims.mask_tokens
+    attention = w * (2 * q + 2 * (q if dims.mask_width else kv)) + FP32 * dims.heads + w * dims.mask_width
+    if dims.keeps_scores:
+        # transformers' eager_attention_forward: fp32 softmax, its cast, dropout's mask and output.
+        attention += dims.heads * dims.mask_width * (FP32 + 2 * w + 1)
     if dims.qk_norm:
         attention += inner * (q + kv) + FP32 * (dims.heads + dims.kv_heads)
     if dims.ulysses > 1:
