@@ -1,6 +1,6 @@
 """Writes docs/rules.md: every rule with its severity, when verl shows it, its keys and its source.
 
-    python tools/rules_reference.py [--check]
+python tools/rules_reference.py [--check]
 """
 
 from __future__ import annotations

@@ -535,13 +535,6 @@ BROKEN = (
     ),
     Broken("clip-grad-unset", {f"{ACTOR}.optim.clip_grad": None}, f"{ACTOR}.optim.clip_grad", "error", "first-step"),
     Broken("grad-clip-dead", {f"{ACTOR}.grad_clip": 0.5}, f"{ACTOR}.grad_clip", "warning", "silent"),
-    Broken(
-        "router-replay-bypass",
-        {f"{FSDP}.router_replay.mode": "R2", "algorithm.rollout_correction.bypass_mode": True},
-        f"{FSDP}.router_replay.mode",
-        "error",
-        "driver",
-    ),
     # trainer and resources
     Broken("ray-gpus", {}, "trainer.n_gpus_per_node", "error", "trainer", {"machine": {"gpus_per_node": 4}}),
     Broken("ray-cpus", {}, "trainer.n_gpus_per_node", "error", "trainer", {"machine": {"host_cpus": 12}}),

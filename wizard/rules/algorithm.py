@@ -152,18 +152,5 @@ def grad_clip_dead(case: Case) -> Iterator[Found]:
             yield Found(old, f"nothing reads it; {new} is {case.get(new)}.", (set_key(new, value),))
 
 
-@rule(
-    "router-replay-bypass", "router replay R2 needs the log-prob pass", Severity.ERROR, Stage.DRIVER,
-    (f"{ACTOR}.fsdp_config.router_replay.mode", "algorithm.rollout_correction.bypass_mode"),
-    "verl 0.9.1 utils/config.py:74-85",
-)  # fmt: skip
-def router_replay_bypass(case: Case) -> Iterator[Found]:
-    """R2 records routes while old log-probabilities are computed, which bypass mode leaves out."""
-    mode, bypass = f"{ACTOR}.fsdp_config.router_replay.mode", "algorithm.rollout_correction.bypass_mode"
-    if case.get(mode) == "R2" and case.flag(bypass):
-        fixes = (set_key(bypass, False), set_key(mode, "disabled"))
-        yield Found(mode, "bypass mode leaves out the pass in which R2 records routes; verl refuses.", fixes)
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
