@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus, Resize
 from textual.screen import Screen
 from textual.widgets import Footer, Static
@@ -14,14 +15,18 @@ from textual.widgets import Footer, Static
 from screens.steps import STEPS
 from screens.widgets.fields import FieldRow
 from screens.widgets.findings import FindingsPanel
+from screens.widgets.memory_bar import MemoryBar
 from wizard.findings import Finding, Fix, Severity
 from wizard.plan import Plan
+from wizard.text import printable
 
 if TYPE_CHECKING:
     from screens.app import WizardApp
 
 SMALLEST = (60, 18)
 """Columns and lines below which a screen says that it needs more room."""
+WIDE_COLUMNS = 110
+"""Columns from which the steps are listed at the left."""
 
 
 class StepScreen(Screen[None]):
@@ -30,20 +35,34 @@ class StepScreen(Screen[None]):
     DEFAULT_CSS = """
     StepScreen { layout: vertical; }
     StepScreen > #title { height: 1; background: $primary-background; color: $text; text-style: bold; }
-    StepScreen > #body { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
-    StepScreen > #body:focus { background: $surface; }
+    StepScreen > #columns { height: 1fr; }
+    StepScreen #steps { display: none; width: 25; height: 1fr; padding: 1; background: $boost; color: $text-muted; }
+    StepScreen.wide #steps { display: block; }
+    StepScreen #main { width: 1fr; height: 1fr; }
+    StepScreen #body { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
     StepScreen #intro { color: $text-muted; height: auto; }
-    StepScreen > #bottom { height: auto; max-height: 50%; }
+    StepScreen #bottom { height: auto; max-height: 50%; }
+    StepScreen #cost { padding: 0 1; }
     StepScreen #hint { height: auto; max-height: 2; padding: 0 1; color: $text-muted; }
     StepScreen #small { display: none; color: $text-warning; }
     StepScreen.small #small { display: block; }
     """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "scroll('up')", "Up", id="scroll-up", show=False),
+        Binding("down", "scroll('down')", "Down", id="scroll-down", show=False),
+        Binding("pageup", "scroll('page_up')", "Page up", id="page-up", show=False),
+        Binding("pagedown", "scroll('page_down')", "Page down", id="page-down", show=False),
+        Binding("home", "scroll('home')", "Top", id="scroll-home", show=False),
+        Binding("end", "scroll('end')", "End", id="scroll-end", show=False),
+    ]
 
     step_id: ClassVar[str]
     intro: ClassVar[str] = ""
     """One or two sentences on what is decided here."""
     findings_of: ClassVar[Sequence[str]] = ()
     """Beginnings of the Plan paths whose findings this step shows; empty shows none, `("",)` all."""
+    shows_cost: ClassVar[bool] = False
+    """Whether the predicted peak stays in sight below the content."""
     guide: ClassVar[str] = ""
     """What the help key shows for this step."""
 
@@ -52,14 +71,19 @@ class StepScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Static("", id="title", markup=False)
         yield Static(f"at least {SMALLEST[0]}×{SMALLEST[1]} is needed to see everything", id="small", markup=False)
-        with VerticalScroll(id="body", can_focus=False):
-            if self.intro:
-                yield Static(self.intro, id="intro", markup=False)
-            yield from self.compose_step()
-        with Vertical(id="bottom"):
-            if self.findings_of:
-                yield FindingsPanel([] if "" in self.findings_of else self.findings_of, id="findings")
-            yield Static("", id="hint", markup=False)
+        with Horizontal(id="columns"):
+            yield Static(self._step_list(), id="steps", markup=False)
+            with Vertical(id="main"):
+                with VerticalScroll(id="body", can_focus=False):
+                    if self.intro:
+                        yield Static(self.intro, id="intro", markup=False)
+                    yield from self.compose_step()
+                with Vertical(id="bottom"):
+                    if self.shows_cost:
+                        yield MemoryBar(only_peak=True, id="cost")
+                    if self.findings_of:
+                        yield FindingsPanel([] if "" in self.findings_of else self.findings_of, id="findings")
+                    yield Static("", id="hint", markup=False)
         yield Footer(compact=True, show_command_palette=False)
 
     def compose_step(self) -> ComposeResult:
@@ -73,6 +97,8 @@ class StepScreen(Screen[None]):
         """Show the findings; called after every change, once the rules have looked at it."""
         for panel in self.query(FindingsPanel):
             panel.show(findings)
+        for bar in self.query(MemoryBar):
+            bar.show(self.app.plan)
         self._draw_title(findings)
 
     @property
@@ -96,10 +122,17 @@ class StepScreen(Screen[None]):
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < SMALLEST[0] or event.size.height < SMALLEST[1], "small")
+        self.set_class(event.size.width >= WIDE_COLUMNS, "wide")
+        self._draw_title(self.app.findings)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         row = next((node for node in event.widget.ancestors_with_self if isinstance(node, FieldRow)), None)
         self.query_one("#hint", Static).update(f"{row.path}: {row.spec.help}" if row else "")
+
+    def action_scroll(self, where: str) -> None:
+        """Scroll the content: the keys work whatever has the focus."""
+        body = self.query_one("#body", VerticalScroll)
+        getattr(body, f"scroll_{where}")(animate=False)
 
     def on_field_row_edited(self, event: FieldRow.Edited) -> None:
         self.app.edit(event.path, event.value)
@@ -114,5 +147,11 @@ class StepScreen(Screen[None]):
         state = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
         left = f" {self.step_index + 1}/{len(STEPS)} {step.title}"
         dots = "".join("#" if index == self.step_index else "·" for index in range(len(STEPS)))
-        text = f"{left}  [{dots}]  {self.app.plan.model.id}"[: max(20, self.size.width - len(state) - 2)]
-        self.query_one("#title", Static).update(f"{text:<{max(0, self.size.width - len(state) - 1)}}{state}")
+        width = self.app.size.width
+        text = f"{left}  [{dots}]  {printable(self.app.plan.model.id)}"[: max(20, width - len(state) - 2)]
+        self.query_one("#title", Static).update(f"{text:<{max(0, width - len(state) - 1)}}{state}")
+
+    def _step_list(self) -> str:
+        return "\n".join(
+            f"{'>' if step.id == self.step_id else ' '}{index:3} {step.title}" for index, step in enumerate(STEPS, 1)
+        )

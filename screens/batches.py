@@ -7,7 +7,6 @@ from textual.widgets import Static
 
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
-from screens.widgets.memory_bar import MemoryBar
 from wizard.derived import derive, ulysses_text
 from wizard.plan import Plan
 
@@ -26,6 +25,7 @@ class BatchesScreen(StepScreen):
         "critic.ulysses",
         "model.use_remove",
     )
+    shows_cost = True
     guide = (
         "A step: train batch × n responses. It is cut into mini-batches (one optimizer update each), these over the "
         "data-parallel ranks, and there into micro-batches, one forward-backward pass each."
@@ -63,7 +63,6 @@ class BatchesScreen(StepScreen):
                 "data.val_files",
             ]
         )
-        yield MemoryBar(only_peak=True)
 
     def plan_changed(self, plan: Plan) -> None:
         for form in self.query(FieldForm):
@@ -77,4 +76,3 @@ class BatchesScreen(StepScreen):
             f"{numbers.micro_batches} passes of {unit} {numbers.tokens_per_micro_batch} tokens."
         )
         self.query_one("#ulysses", Static).update(ulysses_text(plan))
-        self.query_one(MemoryBar).show(plan)

@@ -36,7 +36,7 @@ class EnvironmentScreen(StepScreen):
     EnvironmentScreen #follow { display: none; }
     EnvironmentScreen #follow.offered { display: block; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("f5", "probe", "Check again", key_display="F5")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f5", "probe", "Check again", id="probe-again", key_display="F5")]
 
     step_id = "environment"
     findings_of = ("target.",)

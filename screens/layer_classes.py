@@ -15,6 +15,7 @@ from textual.widgets.selection_list import Selection
 
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
+from screens.widgets.tick import TickList
 from wizard.facts import Architecture
 from wizard.model.selection import (
     UNIT_COLUMNS,
@@ -49,7 +50,7 @@ class LayerClassesScreen(StepScreen):
     LayerClassesScreen #units { height: auto; max-height: 6; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("f9,w", "take_blocks", "Blocks", key_display="F9")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f9,w", "take_blocks", "Blocks", id="take-blocks", key_display="F9")]
 
     step_id = "layer_classes"
     intro = "Space ticks the classes that are gathered and freed as one unit. Ticked is what verl would take by itself."
@@ -69,7 +70,7 @@ class LayerClassesScreen(StepScreen):
 
     def compose_step(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
-        yield SelectionList[str](id="classes", compact=True)
+        yield TickList(id="classes", compact=True)
         yield Static("", id="outcome", markup=False)
         yield Static("", id="remarks", markup=False)
         yield DataTable(id="units", cursor_type="row")

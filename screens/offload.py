@@ -55,7 +55,6 @@ class OffloadScreen(StepScreen):
         lines = [f"• {line}" if not self.app.ascii_only else f"- {line}" for line in offload_effects(plan)]
         advice = offload_advice(plan, _fits_without(plan))
         self.query_one("#effects", Static).update("\n".join([*lines, *([f"! {advice}"] if advice else [])]))
-        self.query_one(MemoryBar).show(plan)
 
 
 def _fits_without(plan: Plan) -> bool | None:

@@ -7,7 +7,6 @@ from textual.widgets import Static
 
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
-from screens.widgets.memory_bar import MemoryBar
 from wizard.plan import Plan
 
 EFFECTS = (
@@ -32,6 +31,7 @@ class PrecisionScreen(StepScreen):
         "critic.",
         "model.att",
     )
+    shows_cost = True
     guide = (
         "fsdp is torch's FullyShardedDataParallel: flat parameters, no CPU. fsdp2 is fully_shard: one DTensor a "
         "parameter, less memory, real CPU offload (offload_policy). fp16 adds a loss scaler (ShardedGradScaler)."
@@ -49,8 +49,6 @@ class PrecisionScreen(StepScreen):
             ]
         )
         yield Static(EFFECTS, markup=False)
-        yield MemoryBar(only_peak=True)
 
     def plan_changed(self, plan: Plan) -> None:
         self.query_one(FieldForm).show(plan)
-        self.query_one(MemoryBar).show(plan)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-from wizard.files import write_atomic
+from wizard.files import FileExists, write_atomic
 from wizard.plan import Plan
 from wizard.plan_file import plan_to_yaml
+from wizard.state import state_folder
 
 HISTORY = 200
+FRESH_SECONDS = 5.0
+"""A rank's heartbeat younger than this comes from a run that is going on."""
 
 
 class Session:
@@ -20,6 +24,8 @@ class Session:
         self._past: list[Plan] = []
         self._future: list[Plan] = []
         self._saved: Plan | None = None
+        self._on_disk = _read(path)
+        """The file's bytes as they were last read or written here."""
 
     def change(self, plan: Plan) -> bool:
         """Take a new Plan; returns whether it differs from the present one."""
@@ -51,12 +57,40 @@ class Session:
         """Whether the Plan differs from what was last saved here."""
         return self.plan != self._saved
 
-    def save(self) -> None:
+    def save(self, *, overwrite: bool = False) -> None:
         """Write the Plan; the version before stays as `NAME.bak`.
 
         Raises:
+            FileExists: somebody else changed the file meanwhile and `overwrite` is False.
             OSError: the disk is full or the folder is gone; the Plan stays in memory.
         """
-        if self.unsaved:
-            write_atomic(self.path, plan_to_yaml(self.plan), overwrite=True, keep_previous=True)
-            self._saved = self.plan
+        if not self.unsaved:
+            return
+        text = plan_to_yaml(self.plan)
+        found = _read(self.path)
+        if found is not None and found not in (self._on_disk, text.encode()) and not overwrite:
+            raise FileExists(self.path)
+        write_atomic(self.path, text, overwrite=True, keep_previous=True)
+        self._saved, self._on_disk = self.plan, text.encode()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def run_going_on(runs: Path | None = None) -> Path | None:
+    """Return the folder of a validation that another wizard is running now, the newest one."""
+    now = time.time()
+    try:
+        folders = sorted((runs or state_folder() / "runs").iterdir(), reverse=True)
+        return next((folder for folder in folders if _alive(folder, now)), None)
+    except OSError:
+        return None
+
+
+def _alive(folder: Path, now: float) -> bool:
+    beats = [beat.stat().st_mtime for beat in folder.glob("rank*.alive")]
+    return bool(beats) and now - max(beats) < FRESH_SECONDS and not (folder / "result.json").exists()

@@ -6,11 +6,23 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from wizard.facts import Architecture, Machine
+from wizard.facts import Machine
 from wizard.fixing import apply_fix
 from wizard.memory import PredictionError, predict
 from wizard.model.resolve import resolve_model
-from wizard.plan import Algorithm, AlgorithmName, Batches, Fsdp, Model, Plan, Rollout, Target, Trainer, parse_value
+from wizard.plan import (
+    Algorithm,
+    AlgorithmName,
+    Attention,
+    Batches,
+    Fsdp,
+    Model,
+    Plan,
+    Rollout,
+    Target,
+    Trainer,
+    parse_value,
+)
 
 MINI_BATCHES_A_STEP = 4
 SMALLEST_MINI_BATCH = 64
@@ -44,20 +56,72 @@ def starter_plan(
     architecture = resolve_model(
         model, python=target.python, revision=settings.revision, trust_remote_code=settings.trust_remote_code
     )
-    plan = Plan(
-        target=target,
-        machine=machine,
-        model=dataclasses.replace(settings, id=model, attention="flash_attention_2" if _has_flash(machine) else "sdpa"),
-        architecture=architecture,
-        algorithm=_algorithm(algorithm),
-        actor=Fsdp(param_dtype="fp16" if _is_older_than_ampere(machine) else "bf16"),
-        rollout=Rollout(n=_RESPONSES[algorithm]),
-        trainer=Trainer(experiment_name=f"{model.rstrip('/').rsplit('/', 1)[-1].lower()}-{algorithm}"),
+    plan = fitted_plan(
+        Plan(
+            target=target,
+            machine=machine,
+            model=dataclasses.replace(settings, id=model),
+            architecture=architecture,
+            algorithm=_algorithm(algorithm),
+            trainer=Trainer(experiment_name=f"{model.rstrip('/').rsplit('/', 1)[-1].lower()}-{algorithm}"),
+        )
     )
-    plan = _fitted(_with_rollout(_with_batches(plan), architecture))
     for path, text in edits:
         plan = plan.replace(path, parse_value(path, text))
     return plan
+
+
+def fitted_plan(plan: Plan) -> Plan:
+    """Return the Plan with batches, rollout, attention, dtypes and offload chosen anew for its model and machine.
+
+    What is asked for stays: model, machine, algorithm, lengths, layer classes, placement, names.
+    """
+    machine = plan.machine
+    attention: Attention = "flash_attention_2" if _has_flash(machine) else "sdpa"
+    fresh = dataclasses.replace(
+        plan,
+        model=dataclasses.replace(
+            plan.model, attention=attention, gradient_checkpointing=True, activation_offload=False, fused_kernels=False
+        ),
+        actor=Fsdp(
+            wrap_classes=plan.actor.wrap_classes,
+            min_num_params=plan.actor.min_num_params,
+            param_dtype="fp16" if _is_older_than_ampere(machine) else "bf16",
+        ),
+        batches=Batches(
+            learning_rate=plan.batches.learning_rate, critic_learning_rate=plan.batches.critic_learning_rate
+        ),
+        rollout=Rollout(
+            engine=plan.rollout.engine, n=_RESPONSES[plan.algorithm.name], temperature=plan.rollout.temperature
+        ),
+    )
+    return _fitted(_with_rollout(_with_batches(fresh)))
+
+
+def following(before: Plan, after: Plan) -> Plan:
+    """Return `after`, fitted to its new model, machine or algorithm unless the person has set such values already."""
+    if (before.machine, before.architecture, before.algorithm.name) == (
+        after.machine,
+        after.architecture,
+        after.algorithm.name,
+    ):
+        return after
+    own = _chosen(before)
+    if own != _chosen(after) or own not in (_chosen(Plan()), _chosen(fitted_plan(before))):
+        return after
+    return fitted_plan(after)
+
+
+def _chosen(plan: Plan) -> tuple[object, ...]:
+    """Return what `fitted_plan` decides; class names follow the model, not the machine."""
+    actor = dataclasses.replace(plan.actor, wrap_classes=(), min_num_params=0)
+    model = plan.model
+    return (
+        actor,
+        plan.batches,
+        plan.rollout,
+        (model.attention, model.gradient_checkpointing, model.activation_offload, model.fused_kernels),
+    )
 
 
 def _has_flash(machine: Machine) -> bool:
@@ -81,7 +145,8 @@ def _with_batches(plan: Plan) -> Plan:
     mini = -(-SMALLEST_MINI_BATCH // step) * step
     longest = plan.data.max_prompt_length + plan.data.max_response_length
     budget = min(LARGEST_TOKEN_BUDGET, 8 * longest)
-    batches = Batches(
+    batches = dataclasses.replace(
+        plan.batches,
         train_batch_size=mini * MINI_BATCHES_A_STEP,
         mini_batch_size=mini,
         max_tokens_per_gpu=budget,
@@ -91,9 +156,10 @@ def _with_batches(plan: Plan) -> Plan:
     return dataclasses.replace(plan, batches=batches)
 
 
-def _with_rollout(plan: Plan, architecture: Architecture) -> Plan:
+def _with_rollout(plan: Plan) -> Plan:
+    architecture = plan.architecture
     memory = plan.machine.gpu_memory_bytes * plan.rollout.gpu_memory_utilization * ROLLOUT_WEIGHTS_SHARE
-    if not memory:
+    if not memory or architecture is None:
         return plan
     sizes = [
         size
