@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,29 @@ def plan_from_mapping(data: Any) -> Plan:
     Raises:
         PlanError: a field is unknown or has a value it cannot have.
     """
+    unknown = _unknown(data, Plan, "")
+    if unknown:
+        raise PlanError(f"not a Plan: it has no field {unknown}")
     try:
         return msgspec.convert(data, Plan)
     except msgspec.ValidationError as error:
         raise PlanError(f"not a Plan: {error}") from error
+
+
+def _unknown(data: Any, owner: Any, path: str) -> str:
+    """Return the first key that is no field, which msgspec would pass over; empty when all are known."""
+    if not isinstance(data, dict) or not dataclasses.is_dataclass(owner):
+        return ""
+    hints = typing.get_type_hints(owner)
+    for key, value in data.items():
+        name = f"{path}{key}"
+        if key not in hints:
+            return name
+        options = typing.get_args(hints[key]) or (hints[key],)
+        found = next((found for option in options if (found := _unknown(value, option, f"{name}."))), "")
+        if found:
+            return found
+    return ""
 
 
 def load_plan(path: Path) -> Plan:

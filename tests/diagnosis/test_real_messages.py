@@ -12,6 +12,7 @@ from wizard.diagnosis.causes import CAUSES
 from wizard.diagnosis.evidence import Evidence
 from wizard.facts import Architecture, LayerClass, Machine, ModuleGroup
 from wizard.plan import Batches, Fsdp, Model, Plan, Rollout
+from wizard.rules import explain
 
 torch = pytest.importorskip("torch")
 
@@ -218,6 +219,12 @@ def test_every_text_of_a_cause_can_be_filled():
         assert cause.what.format(**groups)
         assert cause.remedy.format(**groups)
         assert cause.source
+
+
+def test_rules_named_by_causes_exist():
+    for cause in CAUSES:
+        if cause.rule:
+            assert explain(cause.rule).id == cause.rule
 
 
 def test_ids_are_unique():

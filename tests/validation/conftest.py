@@ -34,11 +34,9 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built-in model's folder, in a cache of this test session's own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        return ensure_tiny()
+def tiny() -> Path:
+    """The built-in model's folder."""
+    return ensure_tiny()
 
 
 @pytest.fixture(scope="session")

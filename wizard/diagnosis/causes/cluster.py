@@ -37,7 +37,7 @@ CAUSES = (
         re.compile(r"Duplicate GPU detected"),
         "NCCL found two ranks of one group on the same GPU.",
         "Start as many ranks as there are visible GPUs; look at CUDA_VISIBLE_DEVICES in every process.",
-        rule="cuda-visible-devices",
+        rule="visible-devices",
         source="NCCL `src/init.cc`",
     ),
     Cause(

@@ -207,7 +207,7 @@ CAUSES = (
         re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'"),
         "+{key} is refused because verl's configuration already has it.",
         "Take the + away, or write ++.",
-        rule="plus-on-known-key",
+        rule="hydra-refuses",
         source="hydra-core 1.3 `_internal/config_loader_impl.py`",
     ),
     Cause(
@@ -264,7 +264,6 @@ CAUSES = (
         re.compile(r"(?:FileNotFoundError|No such file or directory).*?(?P<file>\S+\.(?:parquet|jsonl?|arrow))"),
         "The data file {file} does not exist on the node that reads it.",
         "Write an absolute path that every node sees.",
-        rule="data-files",
         source="verl 0.9.1 `utils/dataset/rl_dataset.py`",
     ),
     Cause(

@@ -83,7 +83,7 @@ CAUSES = (
         ),
         "torch found no usable GPU in this process.",
         "Check nvidia-smi, CUDA_VISIBLE_DEVICES, the container's --gpus flag, and that torch is not the CPU build.",
-        rule="cuda-visible-devices",
+        rule="visible-devices",
         source="torch `cuda/__init__.py`, `c10/cuda/CUDAFunctions.cpp`",
     ),
     Cause(
@@ -95,7 +95,7 @@ CAUSES = (
         ),
         "A library reads CUDA_VISIBLE_DEVICES as numbers, or a rank asks for a GPU that is not visible.",
         "Give indices (CUDA_VISIBLE_DEVICES=0,1) and as many as n_gpus_per_node, before ray start.",
-        rule="cuda-visible-devices",
+        rule="visible-devices",
         source="vLLM `platforms/cuda.py`; CUDA error 101",
     ),
     Cause(
@@ -107,7 +107,7 @@ CAUSES = (
         ),
         "vLLM was built for, or reaches into, another version of torch or transformers than the one installed.",
         "Install the versions verl's own metadata names: pip install 'verl[vllm]' in a fresh environment.",
-        rule="version-mismatch",
+        rule="package-version",
         source="vLLM `_custom_ops.py`, `transformers_utils/tokenizer.py`; verl `utils/vllm`",
     ),
     Cause(

@@ -188,7 +188,7 @@ CAUSES = (
         ),
         "The installed transformers has no model type {name}{type}.",
         "Install a newer transformers within verl's range.",
-        rule="version-mismatch",
+        rule="package-version",
         source="transformers `models/auto/configuration_auto.py`",
     ),
 )

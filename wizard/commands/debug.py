@@ -1,0 +1,81 @@
+"""`verl-wizard debug LOG|RUN-FOLDER`: the first cause of a failure, and the change that removes it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from wizard.commands.findings_text import fix_text
+from wizard.commands.options import fail
+from wizard.diagnosis import Diagnosis
+from wizard.diagnosis.diagnose import diagnose, diagnose_log
+from wizard.diagnosis.evidence import Evidence
+from wizard.diagnosis.log_lines import read_lines
+from wizard.diagnosis.scrub import scrub
+from wizard.plan import Plan, PlanError
+from wizard.plan_file import load_plan
+from wizard.text import printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "target", type=Path, metavar="LOG|RUN-FOLDER", help="training log, or a validation's run folder"
+    )
+    parser.add_argument("--plan", type=Path, metavar="PLAN", help="the Plan that ran: fixes then start from its values")
+    parser.add_argument("--json", action="store_true", help="the diagnosis as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the diagnosis; exit 0 when there is no failure, 1 with one, 2 when nothing can be read."""
+    try:
+        plan = load_plan(arguments.plan) if arguments.plan else Plan()
+        found = _diagnosed(arguments.target, plan)
+    except (PlanError, OSError) as error:
+        return fail(str(error), 2)
+    if arguments.json:
+        json.dump(msgspec.to_builtins(found) if found else None, sys.stdout)
+        print()
+    else:
+        print(scrub(diagnosis_text(found)) if found else "no failure found")
+    return 1 if found else 0
+
+
+def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
+    result = target / "result.json"
+    if not target.is_dir():
+        with target.open("rb") as stream:
+            return diagnose_log(read_lines(stream), plan)
+    if result.exists():
+        verdict = json.loads(result.read_text(encoding="utf-8"))
+        if verdict["outcome"] in ("passed", "cancelled"):
+            return None
+        frames = tuple(map(str, verdict["failure"].get("frames", ())))
+        message = verdict["sentence"] if verdict["outcome"] == "timed out" else verdict["cause"]
+        return diagnose(Evidence(message, frames, verdict["step"], verdict["rank"]), plan)
+    log = target / "log.txt"
+    if not log.exists():
+        raise FileNotFoundError(f"{target}: holds neither result.json nor log.txt of a validation run, nor is it a log")
+    with log.open("rb") as stream:
+        return diagnose_log(read_lines(stream), plan)
+
+
+def diagnosis_text(found: Diagnosis) -> str:
+    """Return a diagnosis as lines for people."""
+    where = f"line {found.evidence.line}" if found.evidence.line else f"step {found.evidence.step or 'unknown'}"
+    who = found.evidence.source or (f"rank {found.evidence.rank}" if found.evidence.rank is not None else "")
+    lines = [
+        f"{found.title}  [{found.cause}]",
+        f"  {found.what}",
+        f"  {found.remedy}",
+        f"  seen: {where}{', ' + who if who else ''}: {found.evidence.message[:300]}",
+        *(f"  fix: {fix_text(fix)}" for fix in found.fixes),
+    ]
+    if found.rule:
+        lines.append(f"  rule: verl-wizard explain {found.rule}")
+    lines += [f"  also: {title} (line {line})" for title, line in found.others]
+    return "\n".join(map(printable, lines))
