@@ -1,4 +1,4 @@
-"""Run under torchrun by test_memory_gloo.py: one update on real gloo ranks; prints what each rank then holds."""
+"""Run under torchrun by test_memory_gloo.py: one update on real gloo ranks; each rank writes what it then holds."""
 
 from __future__ import annotations
 
@@ -22,22 +22,17 @@ def local_bytes(tensor: torch.Tensor) -> int:
 
 
 def main() -> None:
-    """Read the case from the first argument."""
+    """Read the case from the first argument; write `RANK.json` into the folder of the second."""
     dist.init_process_group("gloo")
     measurement = Measurement(from_dict(json.loads(sys.argv[1])), on_cpu=True)
     model, optimizer = measurement._build()
     measurement._step(model, optimizer)
     moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    print(
-        json.dumps(
-            {
-                "rank": dist.get_rank(),
-                "parameters": sum(local_bytes(parameter) for parameter in model.parameters()),
-                "optimizer": sum(local_bytes(moment) for moment in moments),
-            }
-        ),
-        flush=True,
-    )
+    held = {
+        "parameters": sum(local_bytes(parameter) for parameter in model.parameters()),
+        "optimizer": sum(local_bytes(moment) for moment in moments),
+    }
+    Path(sys.argv[2], f"{dist.get_rank()}.json").write_text(json.dumps(held))
     dist.destroy_process_group()
 
 
