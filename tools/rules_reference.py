@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wizard.rules import ALL_RULES, RuleInfo
+from wizard.rules.remedies import EXAMPLES
 
 PAGE = Path(__file__).parents[1] / "docs" / "rules.md"
 HEAD = """# Rules
@@ -62,6 +63,8 @@ def _sections() -> Iterator[str]:
         yield f"{info.explanation}\n"
         if info.fields:
             yield f"Keys: {', '.join(f'`{field}`' for field in info.fields)}\n"
+        if info.id in EXAMPLES:
+            yield f"Fix, for example: {EXAMPLES[info.id]}\n"
         yield f"Source: {info.source}\n"
 
 

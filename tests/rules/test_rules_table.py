@@ -12,6 +12,7 @@ from rule_table import BROKEN, CLASSES, Broken
 from wizard.findings import Severity
 from wizard.rules import ALL_RULES, Facts, check_config, explain
 from wizard.rules.placement import PLACEMENT_RULES
+from wizard.rules.remedies import EXAMPLES
 from wizard.verl.config import Assignment, VerlConfig
 from wizard.verl.schema import load_schema
 
@@ -110,6 +111,19 @@ def test_all_rules_run_on_every_recorded_version_in_time(version: str) -> None:
     started = time.perf_counter()
     check_config(config, facts())
     assert time.perf_counter() - started < 0.05
+
+
+def test_example_of_a_fix_is_one_the_rule_offers() -> None:
+    for rule in {case.id for case in BROKEN if case.fixable}:
+        offered = {
+            fix.label
+            for case in BROKEN
+            if case.id == rule
+            for finding in check_config(config_of(case.changes, without=case.without), facts(**case.around))
+            if finding.id == rule
+            for fix in finding.fixes
+        }
+        assert EXAMPLES[rule] in offered, rule
 
 
 def test_every_rule_is_explained() -> None:

@@ -7,6 +7,7 @@ import textwrap
 
 from wizard.commands.options import fail
 from wizard.rules import ALL_RULES, NoSuchRule, RuleInfo, explain
+from wizard.rules.remedies import EXAMPLES
 from wizard.text import table
 
 
@@ -38,6 +39,7 @@ def rule_text(info: RuleInfo) -> str:
         "",
         *textwrap.wrap(info.explanation, 100),
         "",
+        *([f"fix, for example: {EXAMPLES[info.id]}"] if info.id in EXAMPLES else []),
         f"source: {info.source}",
     ]
     return "\n".join(lines)

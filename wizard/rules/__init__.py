@@ -35,7 +35,7 @@ from wizard.verl.versions import from_version
 MODULES = (
     keys, batches, parallel, wrap, precision, offload, rollout, lora, roles, algorithm, trainer, resources, versions,
 )  # fmt: skip
-"""Importing them registers their rules; the reference page lists them in this order."""
+"""Importing them registers their rules."""
 ALL_RULES = (*all_rules(), *PLACEMENT_RULES.values())
 
 
