@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
-import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import DescendantFocus
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.widgets import Input
 
+from screens.ascii import AsciiFilter
 from screens.base import StepScreen
 from screens.steps import STEPS
-from screens.widgets.dialogs import Confirm, Help
+from screens.widgets.dialogs import Ask, Confirm, Help
 from screens.widgets.fields import FieldRow
+from wizard.files import FileExists
 from wizard.findings import Finding, Fix
 from wizard.fixing import apply_fix
 from wizard.model.process import InspectorProcess
 from wizard.plan import Plan, PlanError
-from wizard.plan_file import FILE_NAME, load_plan
+from wizard.plan_file import FILE_NAME
 from wizard.rules import check_plan
 from wizard.session import Session
+from wizard.starter import fitted_plan, following
 
 JUDGE_SECONDS = 0.08
 """Pause in typing after which rules and predictor look at the Plan."""
+INTERRUPT_SECONDS = 5.0
+"""Within so long a second ctrl+c leaves."""
 CANCELLED = 130
 
 
-class WizardApp(App[int]):
+@dataclass(frozen=True)
+class Resume:
+    """Answers of an earlier sitting, offered at the start."""
+
+    plan: Plan
+    question: str
+
+
+class WizardApp(App[int], inherit_bindings=False):
     """Ten steps over one Plan. Every change goes through `edit`, `apply` or `set_plan`."""
 
     TITLE = "verl-wizard"
@@ -46,20 +65,28 @@ class WizardApp(App[int]):
         Binding("f7,u", "undo", "Undo", id="undo", key_display="F7"),
         Binding("f8,r", "redo", "Redo", id="redo", key_display="F8", show=False),
         Binding("escape", "leave_field", "Leave field", id="leave-field", show=False),
+        Binding("ctrl+z", "suspend_process", "To the shell", id="suspend", show=False),
         Binding("ctrl+q,q", "quit", "Quit", id="quit", key_display="^q"),
         Binding("ctrl+c", "interrupt", "Quit", id="interrupt", show=False, priority=True),
     ]
 
-    def __init__(self, plan: Plan, path: Path, python: str = "", *, ascii_only: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, path: Path, python: str = "", *, ascii_only: bool = False, offer: Resume | None = None
+    ) -> None:
         super().__init__()
-        self.ascii_only = ascii_only
         self.session = Session(plan, path)
         self.python = python or plan.target.python
         self.findings: tuple[Finding, ...] = ()
         self.inspector = InspectorProcess(self.python)
+        self._offer = offer
+        self._ascii = [AsciiFilter()] if ascii_only else []
         self._steps: dict[str, StepScreen] = {}
         self._judging: Timer | None = None
-        self._interrupts = 0
+        self._interrupted_at = -INTERRUPT_SECONDS
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what is done to every drawn line: colours as the terminal has them, then its characters."""
+        return [*super().get_line_filters(), *self._ascii]
 
     @property
     def plan(self) -> Plan:
@@ -83,8 +110,8 @@ class WizardApp(App[int]):
             self.notify(f"{fix.label} (undo: F7)", markup=False)
 
     def set_plan(self, plan: Plan) -> None:
-        """Take a whole Plan."""
-        if self.session.change(plan):
+        """Take a whole Plan; values nobody chose yet follow a new model, machine or algorithm."""
+        if self.session.change(following(self.plan, plan)):
             self._changed()
 
     def _changed(self) -> None:
@@ -106,12 +133,33 @@ class WizardApp(App[int]):
         self._judge()
         self.go(STEPS[0].id)
         self.warm_inspector()
-        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
-            import asyncio
-
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGHUP):
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Only the main thread of a Unix has signal handlers.
+            with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
                 loop.add_signal_handler(number, self._terminated, number)
+        if self._offer is not None:
+            self._ask_resume(self._offer)
+
+    def _ask_resume(self, offer: Resume) -> None:
+        def answered(resume: bool | None) -> None:
+            self._offer = None
+            if resume:
+                self.session.begin(offer.plan)
+                self._changed()
+            else:
+                try:
+                    self.notify(f"The earlier answers are in {self.session.put_aside()}.", markup=False)
+                except OSError as error:
+                    self.notify(f"The earlier answers stay where they are: {error.strerror}", markup=False)
+            self.save()
+
+        self.push_screen(Confirm(offer.question, "Go on with them", "Start anew", default=True), answered)
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """No field blinks: over SSH each blink is bytes."""
+        if isinstance(event.widget, Input):
+            event.widget.cursor_blink = False
 
     @work(exclusive=True, group="inspector")
     async def warm_inspector(self) -> None:
@@ -133,10 +181,22 @@ class WizardApp(App[int]):
 
     def save(self) -> None:
         """Write the answers; when that fails they stay in memory and it is said."""
+        if self._offer is not None:
+            return
         try:
             self.session.save()
+        except FileExists as error:
+            question = (
+                f"{error.path} was changed by another program. Replace it? Its version stays as {error.path}.bak."
+            )
+            self.push_screen(Confirm(question, "Replace"), self._save_over)
         except OSError as error:
             self.notify(f"{self.session.path} could not be saved: {error.strerror}", severity="error", markup=False)
+
+    def _save_over(self, agreed: bool | None) -> None:
+        if agreed:
+            with contextlib.suppress(OSError):
+                self.session.save(overwrite=True)
 
     def _move(self, steps: int) -> None:
         if isinstance(self.screen, StepScreen):
@@ -214,65 +274,71 @@ class WizardApp(App[int]):
             )
         yield SystemCommand("Undo", "Take the last change back", self.action_undo)
         yield SystemCommand("Redo", "Make it again", self.action_redo)
+        yield SystemCommand(
+            "Fit to model and machine", "Choose batches, rollout, attention and offload anew", self.action_fit
+        )
+        yield SystemCommand("Compare with another Plan", "Show which answers differ", self.action_compare)
+
+    def action_fit(self) -> None:
+        """Choose batches, rollout, attention and offload anew for the model and machine."""
+        fitted = fitted_plan(self.plan)
+        if fitted == self.plan:
+            self.notify("These values are already what the wizard would choose.")
+        else:
+            self.set_plan(fitted)
+            self.notify("Batches, rollout, attention and offload are chosen anew (undo: F7).")
+
+    def action_compare(self) -> None:
+        """Ask for a file and show how its answers differ from these."""
+        self.push_screen(Ask("Compare with which file? A Plan or a verl configuration.", FILE_NAME), self._compare)
+
+    def _compare(self, name: str | None) -> None:
+        if not name:
+            return
+        from wizard.plan_diff import difference_text
+        from wizard.verl.importer import plan_from_file
+
+        try:
+            other, _ = plan_from_file(Path(name).expanduser())
+        except (PlanError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+        else:
+            self.push_screen(Help(difference_text(self.plan, other, "here", name)))
+
+    @property
+    def running(self) -> bool:
+        """Whether a validation is going on."""
+        return any(screen.running for screen in self._steps.values())
 
     async def action_quit(self) -> None:
         """Save and leave; asks only when something still runs or could not be saved."""
         self.save()
+        question = ""
         if self.session.unsaved:
             question = f"{self.session.path} could not be saved. Leave and lose the answers?"
+        elif self.running:
+            question = "A validation is running. Leave and end it? Answers are saved."
+        if question:
             self.push_screen(Confirm(question, "Leave"), lambda leave: self.exit(0) if leave else None)
         else:
             self.exit(0)
 
     def action_interrupt(self) -> None:
-        """ctrl+c: the first time it saves and says how to leave, the second time it leaves."""
-        self._interrupts += 1
+        """ctrl+c: the first time it saves and says how to leave, twice within a few seconds it leaves."""
+        now = time.monotonic()
+        soon, self._interrupted_at = now - self._interrupted_at < INTERRUPT_SECONDS, now
         self.save()
-        if self._interrupts > 1:
+        if soon:
             self.exit(CANCELLED)
         else:
-            self.notify("Answers are saved. ctrl+c again leaves.")
+            self.notify("ctrl+c again leaves. Answers are saved.", timeout=INTERRUPT_SECONDS)
 
     def _terminated(self, number: int) -> None:
-        with contextlib.suppress(OSError):
-            self.session.save()
+        # No question can be answered any more: a file that someone else changed stays as `.bak`.
+        if self._offer is None:
+            with contextlib.suppress(OSError):
+                self.session.save(overwrite=True)
         self.exit(128 + number)
 
     async def on_unmount(self) -> None:
         await self.inspector.close()
-
-
-def run_app(file: Path | None, *, resume: bool, python: str, ascii_only: bool, mouse: bool) -> int:
-    """Open the wizard; returns the exit code."""
-    try:
-        plan, path = _start(file, resume)
-    except (PlanError, OSError) as error:
-        print(f"verl-wizard: {error}", file=sys.stderr)
-        return 2
-    if not sys.stdin.isatty() or not sys.stdout.isatty():
-        print(
-            "verl-wizard: this is no terminal. Scripts use `verl-wizard generate --model … --gpus … --out DIR` "
-            "(see --help).",
-            file=sys.stderr,
-        )
-        return 2
-    code = WizardApp(plan, path, python, ascii_only=ascii_only).run(mouse=mouse)
-    print(f"verl-wizard: answers are in {path}", file=sys.stderr)
-    return 0 if code is None else code
-
-
-def _start(file: Path | None, resume: bool) -> tuple[Plan, Path]:
-    """Return the Plan to begin with and the file it is saved to.
-
-    Raises:
-        PlanError: the file is neither a Plan nor a verl configuration.
-        OSError: it cannot be read.
-    """
-    own = Path(FILE_NAME)
-    if file is None:
-        return (load_plan(own) if own.exists() else Plan()), own
-    if file.is_dir():
-        return load_plan(file / FILE_NAME), file / FILE_NAME
-    from wizard.verl.importer import plan_from_file
-
-    return plan_from_file(file)

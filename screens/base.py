@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SMALLEST = (60, 18)
 """Columns and lines below which a screen says that it needs more room."""
+FIT = "Choose batches, rollout, attention and offload anew for the model and machine"
 WIDE_COLUMNS = 110
 """Columns from which the steps are listed at the left."""
 
@@ -105,6 +106,11 @@ class StepScreen(Screen[None]):
     def step_index(self) -> int:
         """Position of this step, from 0."""
         return next(index for index, step in enumerate(STEPS) if step.id == self.step_id)
+
+    @property
+    def running(self) -> bool:
+        """Whether this step has something going on that leaving would end."""
+        return False
 
     @property
     def first_fix(self) -> Fix | None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from screens.base import StepScreen
+from screens.base import FIT, StepScreen
 from screens.widgets.fields import FieldForm
-from wizard.derived import derive, ulysses_text
+from wizard.derived import derive, derived_text, ulysses_text
 from wizard.plan import Plan
 
 
 class BatchesScreen(StepScreen):
     """Lengths, batch sizes, Ulysses, rollout engine; derived numbers beside them."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f9,w", "app.fit", "Fit", id="fit-batches", key_display="F9", tooltip=FIT)
+    ]
+
     step_id = "batches"
-    intro = "Train and mini-batches count prompts; micro-batches count samples, or tokens with dynamic batching."
+    intro = "Train and mini-batches count prompts. F9 chooses all of these anew for the model and machine."
     findings_of = (
         "batches.",
         "data.",
@@ -28,7 +35,8 @@ class BatchesScreen(StepScreen):
     shows_cost = True
     guide = (
         "A step: train batch × n responses. It is cut into mini-batches (one optimizer update each), these over the "
-        "data-parallel ranks, and there into micro-batches, one forward-backward pass each."
+        "data-parallel ranks, and there into micro-batches, one forward-backward pass each: a number of samples, or "
+        "with dynamic batch size as many samples as a token budget holds."
     )
 
     def compose_step(self) -> ComposeResult:
@@ -67,12 +75,5 @@ class BatchesScreen(StepScreen):
     def plan_changed(self, plan: Plan) -> None:
         for form in self.query(FieldForm):
             form.show(plan)
-        numbers = derive(plan)
-        unit = "≤" if not self.app.ascii_only else "<="
-        self.query_one("#derived", Static).update(
-            f"A step: {numbers.samples_per_step} samples ({numbers.padded_samples} after padding), "
-            f"{numbers.samples_per_rank} on each of {numbers.data_parallel} data-parallel ranks, "
-            f"{numbers.updates_per_step} updates; an update: {numbers.mini_samples_per_rank} samples a rank in "
-            f"{numbers.micro_batches} passes of {unit} {numbers.tokens_per_micro_batch} tokens."
-        )
+        self.query_one("#derived", Static).update(derived_text(derive(plan)))
         self.query_one("#ulysses", Static).update(ulysses_text(plan))

@@ -50,7 +50,9 @@ class LayerClassesScreen(StepScreen):
     LayerClassesScreen #units { height: auto; max-height: 6; }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("f9,w", "take_blocks", "Blocks", id="take-blocks", key_display="F9")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f9,w", "take_blocks", "Blocks", id="take-blocks", key_display="F9")
+    ]
 
     step_id = "layer_classes"
     intro = "Space ticks the classes that are gathered and freed as one unit. Ticked is what verl would take by itself."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from screens.base import StepScreen
+from screens.base import FIT, StepScreen
 from screens.widgets.fields import FieldForm
 from screens.widgets.memory_bar import MemoryBar
 from wizard.memory import PredictionError, predict
@@ -17,6 +19,10 @@ from wizard.plan import Plan
 
 class OffloadScreen(StepScreen):
     """Offload flags, checkpointing, and what verl makes of them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f9,w", "app.fit", "Fit", id="fit-offload", key_display="F9", tooltip=FIT)
+    ]
 
     step_id = "offload"
     intro = (
@@ -52,7 +58,7 @@ class OffloadScreen(StepScreen):
 
     def plan_changed(self, plan: Plan) -> None:
         self.query_one(FieldForm).show(plan)
-        lines = [f"• {line}" if not self.app.ascii_only else f"- {line}" for line in offload_effects(plan)]
+        lines = [f"• {line}" for line in offload_effects(plan)]
         advice = offload_advice(plan, _fits_without(plan))
         self.query_one("#effects", Static).update("\n".join([*lines, *([f"! {advice}"] if advice else [])]))
 

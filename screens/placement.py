@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from textual import on
 from textual.app import ComposeResult
-from textual.widgets import Input, OptionList, Static
+from textual.containers import Horizontal
+from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
-from wizard.placing import FORM, PlacementError, colocated, groups_text, parse_groups, separate_critic, separate_rollout
+from wizard.placing import (
+    FORM,
+    PlacementError,
+    colocated,
+    groups_text,
+    layout_refusals,
+    parse_groups,
+    placement_lines,
+    separate_critic,
+    separate_rollout,
+)
 from wizard.plan import GpuGroup, Plan
+from wizard.text import printable
 
 ALGORITHM = [
     "algorithm.name",
@@ -19,10 +31,25 @@ ALGORITHM = [
     "algorithm.use_kl_in_reward",
     "algorithm.entropy_coef",
 ]
+LAYOUTS = {
+    "colocated": "colocated: all roles take turns on all GPUs",
+    "rollout": "the rollout on a half of the GPUs of its own",
+    "critic": "the critic on a half of the GPUs of its own",
+}
 
 
 class PlacementScreen(StepScreen):
     """Roles the algorithm needs, and their GPU groups."""
+
+    DEFAULT_CSS = """
+    PlacementScreen #layouts, PlacementScreen #roles, PlacementScreen #groups-problem { height: auto; }
+    PlacementScreen #layouts { border: none; padding: 0; }
+    PlacementScreen #own { height: 1; }
+    PlacementScreen #own Label { width: 34; }
+    PlacementScreen #own Input { width: 1fr; }
+    PlacementScreen #groups-problem { color: $text-error; }
+    PlacementScreen #roles { margin: 0 0 1 0; }
+    """
 
     step_id = "placement"
     intro = "The algorithm decides which roles exist; all of them share all GPUs unless you give some their own."
@@ -33,31 +60,41 @@ class PlacementScreen(StepScreen):
         f"actor and reference together. Groups are typed as {FORM}."
     )
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._refusals: dict[str, str] | None = None
+
     def compose_step(self) -> ComposeResult:
         yield FieldForm(ALGORITHM)
-        yield Static("", id="roles", markup=False)
-        yield OptionList(
-            Option("colocated: all roles on all GPUs", id="colocated"),
-            Option("rollout on half of the GPUs of its own", id="rollout"),
-            Option("critic on half of the GPUs of its own", id="critic"),
-            id="layouts",
-            compact=True,
-        )
-        yield Input(placeholder=f"groups of your own: {FORM}", id="groups", compact=True)
+        yield OptionList(id="layouts", compact=True)
+        with Horizontal(id="own"):
+            yield Label("groups", markup=False)
+            yield Input(placeholder=f"your own: {FORM}", id="groups", compact=True)
         yield Static("", id="groups-problem", markup=False)
+        yield Static("", id="roles", markup=False)
         yield FieldForm(["trainer.project_name", "trainer.experiment_name", "trainer.total_epochs", "trainer.logger"])
 
     def plan_changed(self, plan: Plan) -> None:
         for form in self.query(FieldForm):
             form.show(plan)
-        groups = plan.placement.groups or (GpuGroup(plan.roles, plan.machine.nodes, plan.machine.gpus_per_node),)
-        lines = [f"roles: {', '.join(plan.roles)}"]
-        lines += [f"  {' + '.join(group.roles)}: {group.nodes} × {group.gpus_per_node} GPUs" for group in groups]
-        self.query_one("#roles", Static).update("\n".join(lines))
+        self.query_one("#roles", Static).update("\n".join(placement_lines(plan)))
+        self._offer(layout_refusals(plan))
         field = self.query_one("#groups", Input)
         if not field.has_focus:
             with self.prevent(Input.Changed):
                 field.value = groups_text(plan.placement.groups)
+
+    def _offer(self, refusals: dict[str, str]) -> None:
+        if refusals == self._refusals:
+            return
+        self._refusals = refusals
+        layouts = self.query_one("#layouts", OptionList)
+        before = layouts.highlighted
+        layouts.clear_options()
+        for name, refusal in refusals.items():
+            text = LAYOUTS[name] + (f" ({refusal})" if refusal else "")
+            layouts.add_option(Option(text, id=name, disabled=bool(refusal)))
+        layouts.highlighted = before or 0
 
     @on(OptionList.OptionSelected, "#layouts")
     def _layout(self, event: OptionList.OptionSelected) -> None:
@@ -74,7 +111,7 @@ class PlacementScreen(StepScreen):
         try:
             groups = parse_groups(event.value)
         except PlacementError as error:
-            problem.update(str(error))
+            problem.update(printable(str(error)))
             return
         problem.update("")
         self._place(groups)

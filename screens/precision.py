@@ -10,18 +10,20 @@ from screens.widgets.fields import FieldForm
 from wizard.plan import Plan
 
 EFFECTS = (
-    "master dtype   parameters and AdamW at rest, 12 bytes each in fp32; bf16 loses small updates\n"
-    "param dtype    gathered parameters, activations, matrix products; bf16 needs compute capability 8.0\n"
-    "reduce dtype   gradients while ranks add them up; below fp32 most bits are lost\n"
-    "buffer dtype   rotary tables and the like; fsdp only"
+    "master   parameters and AdamW at rest; bf16 loses small updates\n"
+    "param    gathered parameters and compute; bf16 needs compute capability 8.0\n"
+    "reduce   gradients while ranks add them up; below fp32 most bits are lost\n"
+    "buffer   rotary tables and the like; read by fsdp only"
 )
 
 
 class PrecisionScreen(StepScreen):
     """Strategy, and the dtype of each thing that has one."""
 
+    DEFAULT_CSS = "PrecisionScreen #effects { margin-top: 1; color: $text-muted; }"
+
     step_id = "precision"
-    intro = "How parameters are stored, computed with and reduced; fp32, bf16, fp32 is verl's default."
+    intro = "How parameters are stored, computed with and reduced: fp32, bf16, fp32 for most."
     findings_of = (
         "actor.strategy",
         "actor.master",
@@ -48,7 +50,7 @@ class PrecisionScreen(StepScreen):
                 "model.attention",
             ]
         )
-        yield Static(EFFECTS, markup=False)
+        yield Static(EFFECTS, id="effects", markup=False)
 
     def plan_changed(self, plan: Plan) -> None:
         self.query_one(FieldForm).show(plan)

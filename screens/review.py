@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.syntax import Syntax
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Button, Input, Label, Static
@@ -17,8 +18,11 @@ from screens.widgets.dialogs import Confirm
 from screens.widgets.memory_bar import LEGEND, MemoryBar
 from wizard.files import FileExists
 from wizard.findings import Finding, Severity
+from wizard.memory import PredictionError
+from wizard.memory.roofline import step_time
 from wizard.model.errors import ModelError
 from wizard.model.tiny import TINY_ID, ensure_tiny
+from wizard.model.units import NoUnits
 from wizard.plan import Plan
 from wizard.text import printable
 
@@ -26,13 +30,23 @@ CONFIG = "run.yaml"
 BLOCKED = "Files can be written once no error is left."
 
 
+def time_text(plan: Plan) -> str:
+    """Return how long an update takes by roofline, and what it assumes; empty where nothing is known."""
+    if not plan.machine.gpus_per_node:
+        return ""
+    try:
+        time = step_time(plan)
+    except (PredictionError, NoUnits):
+        return ""
+    parts = ", ".join(f"{name} {seconds:.2g} s" for name, seconds in time.parts.items())
+    return f"An update takes about {time.seconds:.2g} s by roofline ({parts}). {'; '.join(time.assumptions[:2])}."
+
+
 class ReviewScreen(StepScreen):
     """Findings, memory by phase, the YAML, and where to write it."""
 
     step_id = "review"
-    intro = (
-        "What differs from verl's defaults, line by line with the reason. Enter in the folder field writes the files."
-    )
+    intro = "Enter in the folder field writes the files. Page Down shows the YAML, each line with its reason."
     findings_of = ("",)
     guide = (
         "run.yaml is the smallest difference from verl's defaults, run.sh starts it from any folder, and "
@@ -46,12 +60,13 @@ class ReviewScreen(StepScreen):
 
     def compose_step(self) -> ComposeResult:
         with Horizontal(id="target"):
-            yield Label("write to folder ", markup=False)
+            yield Label("folder ", markup=False)
             yield Input("verl-run", id="folder", compact=True)
             yield Button("Write", id="write", compact=True)
             yield Button("Copy YAML", id="copy", compact=True)
         yield Static("", id="written", classes="empty", markup=False)
         yield MemoryBar(id="phases")
+        yield Static("", id="time", markup=False)
         yield Static(LEGEND, id="legend", markup=False)
         yield Static("", id="yaml", markup=False)
 
@@ -60,11 +75,13 @@ class ReviewScreen(StepScreen):
     ReviewScreen #target Input { width: 1fr; max-width: 40; }
     ReviewScreen #written { height: auto; }
     ReviewScreen #written.empty { display: none; }
+    ReviewScreen #written { color: $text-success; }
     ReviewScreen #legend { color: $text-muted; }
+    ReviewScreen #time { height: auto; }
     """
 
     def plan_changed(self, plan: Plan) -> None:
-        self.query_one(MemoryBar).show(plan)
+        self.query_one("#time", Static).update(time_text(plan))
         text = render(plan)[CONFIG]
         self.query_one("#yaml", Static).update(
             Syntax(text, "yaml", theme="ansi_dark", word_wrap=True, background_color="default")
@@ -88,23 +105,27 @@ class ReviewScreen(StepScreen):
         if not self._blocked:
             self._write_files(overwrite=False)
 
-    def _write_files(self, *, overwrite: bool) -> None:
+    @work(exclusive=True, group="write")
+    async def _write_files(self, *, overwrite: bool) -> None:
         folder = Path(self.query_one("#folder", Input).value or ".").expanduser()
         plan = self.app.plan
         try:
-            if plan.model.id == TINY_ID:
-                self.run_worker(lambda: ensure_tiny(plan.target.python), thread=True, exit_on_error=False)
             written = write(render(plan), folder, overwrite=overwrite)
+            if plan.model.id == TINY_ID:
+                self._conclude("Building the tiny model that run.yaml names …")
+                await asyncio.to_thread(ensure_tiny, plan.target.python)
         except FileExists as error:
             question = f"{error.path} exists and differs. Replace it? The old version stays as {error.path.name}.bak."
-            self.app.push_screen(
-                Confirm(question, "Replace"), lambda yes: self._write_files(overwrite=True) if yes else None
-            )
+            self.app.push_screen(Confirm(printable(question), "Replace"), self._write_over)
         except (OSError, ModelError) as error:
             self._conclude(f"{folder} could not be written: {error}")
         else:
             names = ", ".join(path.name for path in written)
-            self._conclude(f"Written to {folder.resolve()}: {names}. Start it with run.sh.")
+            self._conclude(f"Written to {folder.resolve()}: {names}. F3 goes on to prove it; run.sh starts training.")
+
+    def _write_over(self, agreed: bool | None) -> None:
+        if agreed:
+            self._write_files(overwrite=True)
 
     def _conclude(self, text: str) -> None:
         self._result = text

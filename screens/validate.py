@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from typing import ClassVar
 
 from textual import on, work
@@ -17,6 +19,7 @@ from wizard.diagnosis import Diagnosis, diagnose
 from wizard.diagnosis.evidence import Evidence
 from wizard.findings import Fix
 from wizard.memory import PredictionError, predict
+from wizard.memory.prediction import Prediction
 from wizard.model.errors import ModelError
 from wizard.plan import Plan
 from wizard.text import printable
@@ -45,14 +48,15 @@ class ValidateScreen(StepScreen):
         "when it fails, F4/x applies the first fix and s runs again. Random weights: only shapes, no checkpoint."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s,f5", "start", "Start", id="validate-start", key_display="F5"),
+        Binding("s,f5", "start", "Start", id="validate-start"),
         Binding("p", "pause", "Pause", id="validate-pause"),
         Binding("c", "cancel", "Cancel", id="validate-cancel"),
     ]
     DEFAULT_CSS = """
     ValidateScreen #controls { height: 1; }
     ValidateScreen #controls Input { width: 8; }
-    ValidateScreen #controls Label { padding-left: 1; }
+    ValidateScreen #controls Label { padding: 0 1; }
+    ValidateScreen #diagnosis { height: auto; }
     ValidateScreen #verdict { text-style: bold; height: auto; }
     """
 
@@ -60,6 +64,7 @@ class ValidateScreen(StepScreen):
         super().__init__()
         self._run: Run | None = None
         self._fix: Fix | None = None
+        self._busy = False
 
     def compose_step(self) -> ComposeResult:
         with Horizontal(id="controls"):
@@ -83,19 +88,32 @@ class ValidateScreen(StepScreen):
 
     @property
     def running(self) -> bool:
-        """Whether a run is going on."""
-        return self._run is not None and self._run.verdict is None
+        """Whether a run is going on, or about to."""
+        return self._busy
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only what can be done now."""
+        if action == "start":
+            return not self.running
+        return self.running if action in ("pause", "cancel") else True
 
     def action_start(self) -> None:
         """Start a run, or start it again."""
-        if self.running:
-            self.notify("A run is going on; c cancels it.")
-        else:
-            self._validate()
+        # Away from the rank field, whose letters would be typed instead of obeyed.
+        self.set_focus(self.query_one("#log"))
+        self._validate()
 
     @on(Button.Pressed, "#start")
     def _pressed(self) -> None:
-        self.action_start()
+        if self.running:
+            self.notify("A run is going on; c cancels it.")
+        else:
+            self.action_start()
+
+    @on(Input.Submitted, "#ranks")
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._pressed()
 
     def action_pause(self) -> None:
         """Stop or resume drawing; the run itself goes on."""
@@ -105,25 +123,34 @@ class ValidateScreen(StepScreen):
 
     async def action_cancel(self) -> None:
         """End the run and all its processes."""
-        if self.running and self._run is not None:
+        if self._run is not None:
             self._say("Cancelling …")
             await self._run.cancel()
 
     @work(exclusive=True, group="validation", exit_on_error=False)
     async def _validate(self) -> None:
-        panel = self.query_one(ValidationPanel)
-        self._fix = None
+        self._fix, self._run = None, None
+        self._set_busy(True)
         self.query_one("#diagnosis", Static).update("")
         self._say("Starting …")
         try:
-            spec = await self._spec()
-            panel.begin(spec)
-            panel.predicted_bytes = _predicted(self.app.plan, spec)
-            self._run = await Run.start(spec, self.app.python)
+            await self._follow()
         except (ModelError, OSError, ValueError) as error:
-            self._say(f"Could not start: {error}")
-            return
-        run = self._run
+            self._say(f"Could not start: {printable(str(error))}")
+        finally:
+            self._set_busy(False)
+
+    async def _follow(self) -> None:
+        """Start the run and feed the panel until there is a verdict.
+
+        Raises:
+            ModelError, OSError, ValueError: it could not be started.
+        """
+        panel = self.query_one(ValidationPanel)
+        spec = await self._spec()
+        panel.begin(spec)
+        panel.prediction = _predicted(self.app.plan, spec)
+        self._run = run = await Run.start(spec, self.app.python)
         panel.say(f"run folder {run.folder}")
         self._say(f"Running {spec.world_size} ranks on {spec.device} …")
         async for event in run.events():
@@ -132,9 +159,13 @@ class ValidateScreen(StepScreen):
         if run.verdict is not None:
             self._conclude(run.verdict)
 
-    async def _spec(self) -> ValidationSpec:
-        import asyncio
+    def _set_busy(self, busy: bool) -> None:
+        self._busy = busy
+        # The screen may be gone when the application ends a run.
+        if self.is_attached:
+            self.refresh_bindings()
 
+    async def _spec(self) -> ValidationSpec:
         text = self.query_one("#ranks", Input).value
         ranks = int(text) if text.strip().isdigit() else None
         random_weights = self.query_one("#random", Checkbox).value
@@ -156,7 +187,7 @@ class ValidateScreen(StepScreen):
         self._fix = found.fixes[0] if found.fixes else None
         lines = [f"{found.title}: {found.what}", found.remedy]
         if self._fix is not None:
-            lines.append(f"F4/x: {self._fix.label}, then s runs again")
+            lines.append(f"F4 or x: {self._fix.label}; then s runs again")
         self.query_one("#diagnosis", Static).update(printable_lines(lines))
 
     def _say(self, text: str) -> None:
@@ -168,12 +199,12 @@ def printable_lines(lines: list[str]) -> str:
     return "\n".join(printable(line) for line in lines)
 
 
-def _predicted(plan: Plan, spec: ValidationSpec) -> int:
-    """Return the predicted peak of the update where the run is the Plan's own."""
-    if spec.device != "cuda" or spec.world_size != plan.world_size:
-        return 0
+def _predicted(plan: Plan, spec: ValidationSpec) -> Prediction | None:
+    """Return the predicted peaks of this run: the Plan's, over as many GPUs as the run has."""
+    if spec.device != "cuda":
+        return None
+    machine = dataclasses.replace(plan.machine, nodes=1, gpus_per_node=spec.world_size)
     try:
-        phase = predict(plan).phase("actor_update")
+        return predict(dataclasses.replace(plan, machine=machine))
     except PredictionError:
-        return 0
-    return phase.peak_allocated_bytes if phase else 0
+        return None

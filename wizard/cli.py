@@ -84,7 +84,7 @@ def _run_wizard(arguments: list[str]) -> int:
     parser.add_argument("--ascii", action="store_true", help="no characters beyond ASCII")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     options = parser.parse_args(arguments)
-    from screens.app import run_app
+    from screens.start import run_app
 
     return run_app(
         options.file, resume=options.resume, python=options.python, ascii_only=options.ascii, mouse=not options.no_mouse

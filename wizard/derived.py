@@ -54,6 +54,29 @@ def derive(plan: Plan) -> Derived:
     return Derived(samples, padded, parallel, padded // parallel, padded // mini, mini_rank, passes, tokens)
 
 
+def derived_text(numbers: Derived) -> str:
+    """Return the numbers as two sentences."""
+    filled = f" ({numbers.padded_samples} after padding)" if numbers.padded_samples != numbers.samples_per_step else ""
+    return (
+        f"A step: {numbers.samples_per_step} samples{filled}, {numbers.samples_per_rank} on each of "
+        f"{numbers.data_parallel} data-parallel rank{'s' * (numbers.data_parallel != 1)}, {numbers.updates_per_step} "
+        f"updates. An update: {numbers.mini_samples_per_rank} samples a rank, accumulated over "
+        f"{numbers.micro_batches} passes of ≤ {numbers.tokens_per_micro_batch:,} tokens."
+    )
+
+
+def idle_fields(plan: Plan) -> frozenset[str]:
+    """Return the fields that verl does not read under this Plan: their values change nothing."""
+    fixed = ("batches.micro_batch_size_per_gpu", "batches.log_prob_micro_batch_size_per_gpu")
+    packed = ("batches.max_tokens_per_gpu", "batches.log_prob_max_tokens_per_gpu")
+    idle = set(fixed if plan.batches.dynamic else packed)
+    if "critic" not in plan.roles:
+        idle |= {"batches.critic_max_tokens_per_gpu", "batches.critic_learning_rate", "model.critic_id"}
+    if not plan.algorithm.use_kl_loss:
+        idle.add("algorithm.kl_loss_coef")
+    return frozenset(idle)
+
+
 def ulysses_choices(plan: Plan) -> tuple[tuple[int, str], ...]:
     """Return every size up to the world size (and the heads) with why it is refused, an empty text if it is not."""
     heads = plan.architecture.num_attention_heads if plan.architecture else plan.world_size

@@ -31,6 +31,38 @@ def _split(plan: Plan, first: tuple[Role, ...], second: tuple[Role, ...]) -> tup
     return (GpuGroup(first, max(1, nodes - half), max(1, gpus)), GpuGroup(second, half, max(1, gpus)))
 
 
+def layout_refusals(plan: Plan) -> dict[str, str]:
+    """Return why a ready-made mapping makes no sense for this Plan, by its name; empty where it does."""
+    few = "" if plan.world_size >= 2 else "needs two GPUs or more"
+    return {
+        "colocated": "",
+        "rollout": few,
+        "critic": few if "critic" in plan.roles else f"{plan.algorithm.name} has no critic",
+    }
+
+
+def placement_lines(plan: Plan) -> list[str]:
+    """Return which roles run on which GPUs: a line a group, with the GPUs of a node where all nodes are alike."""
+    machine = plan.machine
+    if not machine.gpus_per_node:
+        return [f"{' + '.join(plan.roles)}: no GPU planned"]
+    groups = plan.placement.groups or (GpuGroup(plan.roles, machine.nodes, machine.gpus_per_node),)
+    names = [" + ".join(group.roles) for group in groups]
+    width = max(map(len, names))
+    lines = [
+        f"{name:{width}}  {group.nodes} × {group.gpus_per_node} GPUs" for name, group in zip(names, groups, strict=True)
+    ]
+    taken = sum(group.gpus_per_node for group in groups)
+    if taken > machine.gpus_per_node or any(group.nodes != machine.nodes for group in groups):
+        return lines
+    first, total = 0, machine.gpus_per_node
+    for index, group in enumerate(groups):
+        after = total - first - group.gpus_per_node
+        lines[index] += "  [" + "." * first + "#" * group.gpus_per_node + "." * after + "]"
+        first += group.gpus_per_node
+    return lines
+
+
 def groups_text(groups: tuple[GpuGroup, ...]) -> str:
     """Return groups as they are typed: `actor+ref+rollout=1x6; critic=1x2`."""
     return "; ".join(f"{'+'.join(group.roles)}={group.nodes}x{group.gpus_per_node}" for group in groups)

@@ -27,6 +27,24 @@ class Session:
         self._on_disk = _read(path)
         """The file's bytes as they were last read or written here."""
 
+    def begin(self, plan: Plan) -> None:
+        """Go on with a Plan as if nothing had been answered before it."""
+        self.plan = plan
+        self._past.clear()
+        self._future.clear()
+
+    def put_aside(self) -> Path:
+        """Move the file of an earlier sitting out of the way; returns its new name.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        day = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.path.stat().st_mtime))
+        aside = self.path.with_name(f"{self.path.stem}-{day}{self.path.suffix}")
+        self.path.rename(aside)
+        self._on_disk = None
+        return aside
+
     def change(self, plan: Plan) -> bool:
         """Take a new Plan; returns whether it differs from the present one."""
         if plan == self.plan:

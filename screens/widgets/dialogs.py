@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Button, Static
+from textual.widgets import Button, Input, Static
+from textual.widgets.button import ButtonVariant
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks a question with two answers; Escape and `n` are no."""
+    """Asks a question with two answers; Escape gives the harmless one, which is no unless said otherwise."""
 
     DEFAULT_CSS = """
-    Confirm, Help { align: center middle; }
-    Confirm > Vertical, Help > VerticalScroll {
+    Confirm, Help, Ask { align: center middle; }
+    Confirm > Vertical, Ask > Vertical, Help > VerticalScroll {
         width: 90%; max-width: 84; height: auto; max-height: 90%; border: round $accent; padding: 0 1;
         background: $surface;
     }
@@ -24,24 +25,28 @@ class Confirm(ModalScreen[bool]):
     Confirm Button { margin-left: 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("y", "answer(True)", "Yes"),
-        ("n,escape", "answer(False)", "No"),
+        Binding("y", "answer(True)", "Yes", id="yes"),
+        Binding("n", "answer(False)", "No", id="no"),
+        Binding("escape", "harmless", "Leave", id="leave-question"),
+        Binding("left,up", "app.focus_previous", "Other answer", id="answer-before", show=False),
+        Binding("right,down", "app.focus_next", "Other answer", id="answer-after", show=False),
     ]
 
-    def __init__(self, question: str, yes: str, no: str = "No") -> None:
+    def __init__(self, question: str, yes: str, no: str = "No", *, default: bool = False) -> None:
         super().__init__()
-        self._question, self._yes, self._no = question, yes, no
+        self._question, self._yes, self._no, self._default = question, yes, no, default
 
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(self._question, markup=False)
             with Horizontal():
-                yield Button(f"{self._yes} (y)", id="yes", compact=True)
-                yield Button(f"{self._no} (n)", id="no", variant="primary", compact=True)
+                for answer, label, key in ((True, self._yes, "y"), (False, self._no, "n")):
+                    variant: ButtonVariant = "primary" if answer is self._default else "default"
+                    yield Button(f"{label} ({key})", id="yes" if answer else "no", variant=variant, compact=True)
 
     def on_mount(self) -> None:
         # The harmless answer is the one that Enter gives.
-        self.query_one("#no", Button).focus()
+        self.query_one("#yes" if self._default else "#no", Button).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
@@ -50,11 +55,36 @@ class Confirm(ModalScreen[bool]):
         """Close with an answer."""
         self.dismiss(answer)
 
+    def action_harmless(self) -> None:
+        """Close with the harmless answer."""
+        self.dismiss(self._default)
+
+
+class Ask(ModalScreen[str]):
+    """Asks for one line of text; Escape gives none."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss('')", "Leave", id="leave-ask")]
+
+    def __init__(self, question: str, text: str = "") -> None:
+        super().__init__()
+        self._question, self._text = question, text
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(self._question, markup=False)
+            yield Input(self._text, compact=True)
+            yield Static("Enter takes it, Escape closes this.", classes="hint")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)
+
 
 class Help(ModalScreen[None]):
     """Text to read; any of the usual keys closes it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,f1,enter,question_mark", "close", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,f1,enter,question_mark", "close", "Close", id="close-help")
+    ]
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -13,15 +13,29 @@ from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Label, Select, Static
 
 from screens.widgets.tick import Tick
+from wizard.derived import idle_fields
 from wizard.plan import FieldSpec, Plan, PlanError, parse_value, spec_of
 
 if TYPE_CHECKING:
     from screens.app import WizardApp
 
 
+LABELS = {
+    "algorithm.name": "algorithm",
+    "batches.dynamic": "dynamic batch size",
+    "rollout.engine": "rollout engine",
+    "rollout.n": "responses a prompt (n)",
+    "rollout.tensor_parallel_size": "rollout tensor parallel size",
+    "target.python": "interpreter that trains",
+}
+"""Names of fields whose own needs its section."""
+EMPTY = {"target.python": "the one this program runs in"}
+"""What an empty field means."""
+
+
 def label_of(path: str) -> str:
     """Return a field's name as people read it."""
-    return path.split(".", 1)[1].replace("_", " ")
+    return LABELS.get(path) or path.split(".", 1)[1].replace("_", " ")
 
 
 def text_of(value: object) -> str:
@@ -76,7 +90,7 @@ class FieldRow(Vertical):
         if self.spec.choices:
             options = [(choice, choice) for choice in self.spec.choices]
             return Select(options, value=str(value), allow_blank=False, compact=True)
-        return Input(text_of(value), compact=True, select_on_focus=True)
+        return Input(text_of(value), EMPTY.get(self.path, ""), compact=True)
 
     def show(self, plan: Plan) -> None:
         """Show the Plan's value, unless the person is in the middle of typing something else."""
@@ -140,6 +154,8 @@ class FieldForm(Vertical):
             yield FieldRow(path)
 
     def show(self, plan: Plan) -> None:
-        """Show the Plan's values."""
+        """Show the Plan's values, without the fields that verl does not read under this Plan."""
+        idle = idle_fields(plan)
         for row in self.query(FieldRow):
             row.show(plan)
+            row.display = row.path not in idle

@@ -8,7 +8,7 @@ from textual.widgets import Static
 from wizard.memory import PredictionError, predict
 from wizard.memory.prediction import PhasePeak, Prediction
 from wizard.plan import Plan
-from wizard.text import gib
+from wizard.text import gib, printable
 
 NARROW = 76
 """Cells a bar is drawn in before its place is known."""
@@ -42,7 +42,9 @@ def phase_line(phase: PhasePeak, capacity_bytes: int, width: int) -> Text:
     line = Text(name)
     line.append("[")
     drawn, summed = 0, 0
-    for cause, size in phase.breakdown.items():
+    order = list(PARTS)
+    for cause in sorted(phase.breakdown, key=lambda name: order.index(name) if name in PARTS else len(order)):
+        size = phase.breakdown[cause]
         letter, colour = PARTS.get(cause, ("?", ""))
         summed += size
         upto = round(cells * summed / whole)
@@ -98,7 +100,7 @@ class MemoryBar(Static):
 
     def _draw(self) -> None:
         if self._prediction is None:
-            self.update(Text(self._missing))
+            self.update(Text(printable(self._missing)))
         else:
             width = max(40, self.size.width or NARROW)
             self.update(memory_text(self._prediction, width, only_peak=self._only_peak))

@@ -7,6 +7,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, RichLog, Sparkline, Static
 
+from wizard.memory.compare import compare
+from wizard.memory.prediction import Prediction
 from wizard.text import count, gib, printable
 from wizard.validation.events import Event
 from wizard.validation.spec import ValidationSpec
@@ -23,11 +25,11 @@ class ValidationPanel(Vertical):
 
     DEFAULT_CSS = """
     ValidationPanel { height: auto; }
-    ValidationPanel DataTable { height: auto; max-height: 11; width: 44; }
+    ValidationPanel DataTable { height: auto; max-height: 11; width: 45; }
     ValidationPanel #numbers { width: 1fr; padding-left: 1; height: auto; }
     ValidationPanel #row { height: auto; }
     ValidationPanel Sparkline { height: 1; display: none; }
-    ValidationPanel RichLog { height: 7; border-top: solid $panel; scrollbar-size-vertical: 1; }
+    ValidationPanel RichLog { height: 7; min-height: 4; border-top: solid $panel; scrollbar-size-vertical: 1; }
     """
 
     def __init__(self) -> None:
@@ -41,8 +43,8 @@ class ValidationPanel(Vertical):
         self._times: list[float] = []
         self._lines: list[str] = []
         self._changed = False
-        self.predicted_bytes = 0
-        """Predicted peak of the actor's update on one GPU, 0 where there is none."""
+        self.prediction: Prediction | None = None
+        """Predicted peaks of what runs, None where they cannot be compared."""
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="row"):
@@ -141,6 +143,20 @@ class ValidationPanel(Vertical):
                 if str(table.get_cell(step, column)) != cell.plain:
                     table.update_cell(step, column, cell)
 
+    def _memory_lines(self) -> list[str]:
+        """Return measured peaks beside predicted ones, and why they differ; without those, the largest."""
+        compared = compare(self.prediction, self._peaks) if self.prediction else ()
+        lines = []
+        for entry in compared:
+            measured, predicted = gib(entry.measured_bytes), gib(entry.predicted_bytes)
+            lines.append(f"{entry.phase}: {measured}, predicted {predicted} ({entry.error:+.0%})")
+            if entry.explanation:
+                lines.append(f"  {entry.cause}: {entry.explanation}")
+        if not compared and self._peaks:
+            phase, size = max(self._peaks.items(), key=lambda entry: entry[1])
+            lines.append(f"memory: {gib(size)} ({phase})")
+        return lines
+
     def _numbers(self) -> str:
         lines = []
         for name in _TIMES:
@@ -155,11 +171,7 @@ class ValidationPanel(Vertical):
         for name in ("loss", "unsharded_loss", "gradient_norm"):
             if name in self._values:
                 lines.append(f"{name.replace('_', ' ')}: {self._values[name]:.6g}")
-        if self._peaks:
-            phase, size = max(self._peaks.items(), key=lambda entry: entry[1])
-            lines.append(f"memory: {gib(size)} ({phase})")
-            if self.predicted_bytes:
-                lines.append(f"predicted: {gib(self.predicted_bytes)}")
+        lines += self._memory_lines()
         for name in _FACTS:
             if name in self._values:
                 value = self._values[name]
