@@ -28,6 +28,7 @@ from screens.widgets.fields import FieldRow
 from wizard.files import FileExists
 from wizard.findings import Finding, Fix
 from wizard.fixing import apply_fix
+from wizard.memory.finding import memory_findings
 from wizard.model.process import InspectorProcess
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME
@@ -123,7 +124,7 @@ class WizardApp(App[int], inherit_bindings=False):
         self._judging = self.set_timer(JUDGE_SECONDS, self._judge)
 
     def _judge(self) -> None:
-        self.findings = check_plan(self.plan)
+        self.findings = (*check_plan(self.plan), *memory_findings(self.plan))
         # The timer may ring while the application closes.
         screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, StepScreen):
@@ -175,6 +176,8 @@ class WizardApp(App[int], inherit_bindings=False):
         screen = self._steps[step_id]
         if self.screen is not screen:
             if isinstance(self.screen, StepScreen):
+                if self.screen.pending:
+                    self.notify(self.screen.pending, severity="warning", markup=False)
                 self.switch_screen(screen)
             else:
                 self.push_screen(screen)

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus, Resize
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
@@ -113,13 +114,18 @@ class StepScreen(Screen[None]):
         return False
 
     @property
+    def pending(self) -> str:
+        """What was typed here and would be left behind, in words; empty for nothing."""
+        return ""
+
+    @property
     def first_fix(self) -> Fix | None:
         """What the fix key applies."""
         panel = next(iter(self.query(FindingsPanel)), None)
         return panel.first_fix if panel else None
 
     def on_mount(self) -> None:
-        self._draw_title(())
+        self._set_size(self.app.size)
         self.plan_changed(self.app.plan)
 
     def on_screen_resume(self) -> None:
@@ -127,8 +133,11 @@ class StepScreen(Screen[None]):
         self.judged(self.app.findings)
 
     def on_resize(self, event: Resize) -> None:
-        self.set_class(event.size.width < SMALLEST[0] or event.size.height < SMALLEST[1], "small")
-        self.set_class(event.size.width >= WIDE_COLUMNS, "wide")
+        self._set_size(event.size)
+
+    def _set_size(self, size: Size) -> None:
+        self.set_class(size.width < SMALLEST[0] or size.height < SMALLEST[1], "small")
+        self.set_class(size.width >= WIDE_COLUMNS, "wide")
         self._draw_title(self.app.findings)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:

@@ -24,6 +24,7 @@ class BatchesScreen(StepScreen):
     step_id = "batches"
     intro = "Train and mini-batches count prompts. F9 chooses all of these anew for the model and machine."
     findings_of = (
+        "memory",
         "batches.",
         "data.",
         "rollout.",

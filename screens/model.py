@@ -37,10 +37,10 @@ class ModelScreen(StepScreen):
     """
 
     step_id = "model"
-    intro = "A folder, a Hugging Face id (owner/name, owner/name@commit) or a preset; Enter takes it."
+    intro = "Type a folder, a Hugging Face id or part of a preset; Down goes to the list."
     findings_of = ("model.",)
     guide = (
-        "Presets need neither torch nor a network. Other models are built from their config.json without weights: in "
+        "A Hugging Face id is owner/name, or owner/name@commit. Presets need neither torch nor a network. Other models are built from their config.json without weights: in "
         "the interpreter that trains, from the hub's cache first and then the hub. A model that brings code of its own "
         "is only read until you agree to run it."
     )
@@ -93,8 +93,11 @@ class ModelScreen(StepScreen):
         chosen = (plan.model.id, plan.model.revision)
         if chosen != self._shown:
             self._shown = chosen
+            field = self.query_one("#model", Input)
             with self.prevent(Input.Changed):
-                self.query_one("#model", Input).value = "@".join(part for part in chosen if part)
+                field.value = "@".join(part for part in chosen if part)
+            # What is typed next replaces it, as in a field that is entered.
+            field.action_select_all()
         if plan.model.critic_id != self._critic_shown:
             self._critic_shown = plan.model.critic_id
             self.query_one("#critic", Input).value = plan.model.critic_id
@@ -103,6 +106,21 @@ class ModelScreen(StepScreen):
         lines = [f"{name:{width}}  {printable(value)}" for name, value in facts]
         # Before the screen's first layout a change of height would go unnoticed.
         self.call_after_refresh(self.query_one("#facts", Static).update, "\n".join(lines))
+
+    def action_scroll(self, where: str) -> None:
+        """From the model's field, down goes into the list below it."""
+        presets = self.query_one("#presets", OptionList)
+        if where == "down" and self.focused is self.query_one("#model"):
+            presets.focus(scroll_visible=False)
+            presets.highlighted = 0
+        else:
+            super().action_scroll(where)
+
+    @property
+    def pending(self) -> str:
+        """What was typed, but not taken."""
+        typed = model_and_revision(self.query_one("#model", Input).value)
+        return f"model {typed[0]!r} was typed but not taken: Enter takes it" if typed != self._shown else ""
 
     @on(Input.Changed, "#model")
     def _typed(self, event: Input.Changed) -> None:

@@ -29,6 +29,7 @@ class OffloadScreen(StepScreen):
         "What leaves the GPU, and when. Offload costs time on every step: choose it where the bar says it is needed."
     )
     findings_of = (
+        "memory",
         "actor.param_off",
         "actor.optimizer_off",
         "actor.offload",

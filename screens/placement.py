@@ -53,7 +53,7 @@ class PlacementScreen(StepScreen):
 
     step_id = "placement"
     intro = "The algorithm decides which roles exist; all of them share all GPUs unless you give some their own."
-    findings_of = ("placement", "algorithm.", "critic.", "machine.", "trainer.")
+    findings_of = ("placement", "memory", "algorithm.", "critic.", "machine.", "trainer.")
     guide = (
         "Colocated roles take turns on the same GPUs. A separate rollout generates while the trainer updates "
         "(verl's separate_async trainer). A separate critic needs a launcher module, which is generated; verl keeps "

@@ -25,6 +25,7 @@ class PrecisionScreen(StepScreen):
     step_id = "precision"
     intro = "How parameters are stored, computed with and reduced: fp32, bf16, fp32 for most."
     findings_of = (
+        "memory",
         "actor.strategy",
         "actor.master",
         "actor.param_d",

@@ -27,6 +27,7 @@ from wizard.plan import Plan
 from wizard.text import printable
 
 CONFIG = "run.yaml"
+SHOWN_SHARE = 0.01
 BLOCKED = "Files can be written once no error is left."
 
 
@@ -38,7 +39,9 @@ def time_text(plan: Plan) -> str:
         time = step_time(plan)
     except (PredictionError, NoUnits):
         return ""
-    parts = ", ".join(f"{name} {seconds:.2g} s" for name, seconds in time.parts.items())
+    parts = ", ".join(
+        f"{name} {seconds:.2g} s" for name, seconds in time.parts.items() if seconds > SHOWN_SHARE * time.seconds
+    )
     return f"An update takes about {time.seconds:.2g} s by roofline ({parts}). {'; '.join(time.assumptions[:2])}."
 
 

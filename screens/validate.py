@@ -24,7 +24,7 @@ from wizard.model.errors import ModelError
 from wizard.plan import Plan
 from wizard.text import printable
 from wizard.validation.launcher import Run
-from wizard.validation.plan_spec import CPU_RANKS, spec_from_plan
+from wizard.validation.plan_spec import spec_from_plan
 from wizard.validation.spec import ValidationSpec
 from wizard.validation.verdict import Verdict
 
@@ -44,7 +44,8 @@ class ValidateScreen(StepScreen):
     step_id = "validate"
     intro = "Loads, wraps, runs and times the model for real, in processes of its own."
     guide = (
-        "The run uses the GPUs of this machine, or gloo on its CPU. s starts it, p pauses the display, c cancels; "
+        "The run uses the GPUs of this machine, as many as the Plan has, or two ranks with gloo on its CPU. "
+        "s starts it, p pauses the display, c cancels; "
         "when it fails, F4/x applies the first fix and s runs again. Random weights: only shapes, no checkpoint."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -70,16 +71,11 @@ class ValidateScreen(StepScreen):
         with Horizontal(id="controls"):
             yield Button("Start", id="start", compact=True)
             yield Label("ranks", markup=False)
-            yield Input("", id="ranks", type="integer", compact=True)
+            yield Input("", "auto", id="ranks", type="integer", compact=True)
             yield Tick("random weights", id="random")
         yield Static("Not run yet: F5 or s starts it.", id="verdict", markup=False)
         yield Static("", id="diagnosis", markup=False)
         yield ValidationPanel()
-
-    def plan_changed(self, plan: Plan) -> None:
-        ranks = self.query_one("#ranks", Input)
-        if not ranks.value:
-            ranks.value = str(plan.world_size if plan.machine.gpus_per_node else CPU_RANKS)
 
     @property
     def first_fix(self) -> Fix | None:

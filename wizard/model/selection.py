@@ -10,7 +10,7 @@ from wizard.plan import Fsdp
 from wizard.text import count
 
 BF16_BYTES = 2
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
 def candidates(architecture: Architecture) -> tuple[LayerClass, ...]:
@@ -105,7 +105,7 @@ def outcome(architecture: Architecture, fsdp: Fsdp) -> Outcome:
         return Outcome((), str(error), stops=True)
     number = sum(unit.count for unit in units)
     largest = max(units, key=lambda unit: unit.parameters)
-    gathered = largest.parameters * BF16_BYTES / GIB
+    gathered = _gathered(largest)
     parts: list[str] = []
     if fsdp.min_num_params > 0:
         parts.append(
@@ -119,7 +119,7 @@ def outcome(architecture: Architecture, fsdp: Fsdp) -> Outcome:
         parts.append("The whole model is one unit: every rank holds all of its parameters in each step.")
     parts.append(
         f"{number} units; the largest is {largest.name} ({largest.class_name}), {count(largest.parameters)} elements, "
-        f"{gathered:.2f} GiB when gathered in bf16."
+        f"{gathered} when gathered in bf16."
     )
     return Outcome(units, " ".join(parts))
 
@@ -131,11 +131,16 @@ def unit_rows(units: tuple[Unit, ...]) -> list[tuple[str, str, str, str, str]]:
             unit.class_name,
             str(unit.count),
             count(unit.parameters),
-            f"{unit.parameters * BF16_BYTES / GIB:.2f} GiB",
+            _gathered(unit),
             unit.name + (" (nested)" if unit.nested else ""),
         )
         for unit in units
     ]
+
+
+def _gathered(unit: Unit) -> str:
+    size_bytes = unit.parameters * BF16_BYTES
+    return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB / 100 else f"{size_bytes / MIB:.2f} MiB"
 
 
 UNIT_COLUMNS = ("class", "units", "elements", "gathered", "first of them")
