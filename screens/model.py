@@ -40,7 +40,8 @@ class ModelScreen(StepScreen):
     intro = "Type a folder, a Hugging Face id or part of a preset; Down goes to the list."
     findings_of = ("model.",)
     guide = (
-        "A Hugging Face id is owner/name, or owner/name@commit. Presets need neither torch nor a network. Other models are built from their config.json without weights: in "
+        "A Hugging Face id is owner/name, or owner/name@commit. Presets need neither torch nor a network. "
+        "Other models are built from their config.json without weights: in "
         "the interpreter that trains, from the hub's cache first and then the hub. A model that brings code of its own "
         "is only read until you agree to run it."
     )

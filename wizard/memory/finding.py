@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wizard.findings import Finding, Severity, Stage
-from wizard.memory.predict import predict
+from wizard.memory import predict
 from wizard.memory.prediction import Prediction, PredictionError
 from wizard.plan import Plan
 from wizard.text import gib
