@@ -271,7 +271,7 @@ def _engine(role: str) -> tuple[ExportedKey, ...]:
         key("offload_policy", f"{block}.offload_policy",
             "fsdp2's CPUOffloadPolicy; it switches the two offloads above off"),
         key("fsdp_size", f"{block}.fsdp_size", "ranks a shard group has; -1 is all"),
-        key("reshard_after_forward", f"{block}.reshard_after_forward", "if gathered parameters are freed after forward"),
+        key("reshard_after_forward", f"{block}.reshard_after_forward", "if gathered parameters go after forward"),
         key("forward_prefetch", f"{block}.forward_prefetch", "whether the next unit is gathered during forward"),
         key("use_orig_params", f"{block}.use_orig_params", "fsdp only: original parameters stay visible"),
     ]  # fmt: skip
