@@ -38,6 +38,18 @@ from wizard.starter import fitted_plan, following
 
 JUDGE_SECONDS = 0.08
 """Pause in typing after which rules and predictor look at the Plan."""
+LETTERS = {
+    "question_mark": "help",
+    "b": "previous_step",
+    "n": "next_step",
+    "x": "fix",
+    "g": "steps",
+    "u": "undo",
+    "r": "redo",
+    "q": "quit",
+}
+"""Commands by letter, where no field takes letters: for terminals that keep the function keys."""
+STEP_ACTIONS = frozenset(LETTERS.values()) - {"quit"}
 INTERRUPT_SECONDS = 5.0
 """Within so long a second ctrl+c leaves."""
 CANCELLED = 130
@@ -58,17 +70,21 @@ class WizardApp(App[int], inherit_bindings=False):
     ENABLE_COMMAND_PALETTE = True
     ANIMATION_LEVEL = "none"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "help", "Help", id="help", key_display="F1"),
-        Binding("f2,b", "previous_step", "Back", id="back", key_display="F2"),
-        Binding("f3,n", "next_step", "Next", id="next", key_display="F3"),
-        Binding("f4,x", "fix", "Fix", id="fix", key_display="F4"),
-        Binding("f6,g", "steps", "Steps", id="steps", key_display="F6"),
-        Binding("f7,u", "undo", "Undo", id="undo", key_display="F7"),
-        Binding("f8,r", "redo", "Redo", id="redo", key_display="F8", show=False),
+        # Priority: keys that arrive in one burst, as over a slow line, must each meet the focus the one before left.
+        Binding("f1", "help", "Help", id="help", key_display="F1", priority=True),
+        Binding("f2", "previous_step", "Back", id="back", key_display="F2", priority=True),
+        Binding("f3", "next_step", "Next", id="next", key_display="F3", priority=True),
+        Binding("f4", "fix", "Fix", id="fix", key_display="F4", priority=True),
+        Binding("f6", "steps", "Steps", id="steps", key_display="F6", priority=True),
+        Binding("f7", "undo", "Undo", id="undo", key_display="F7", priority=True),
+        Binding("f8", "redo", "Redo", id="redo", key_display="F8", priority=True, show=False),
+        Binding("ctrl+q", "quit", "Quit", id="quit", key_display="^q", priority=True),
+        Binding("ctrl+c", "interrupt", "Quit", id="interrupt", show=False, priority=True),
+        Binding("tab", "focus_next", "Next field", id="next-field", show=False, priority=True),
+        Binding("shift+tab", "focus_previous", "Field before", id="previous-field", show=False, priority=True),
         Binding("escape", "leave_field", "Leave field", id="leave-field", show=False),
         Binding("ctrl+z", "suspend_process", "To the shell", id="suspend", show=False),
-        Binding("ctrl+q,q", "quit", "Quit", id="quit", key_display="^q"),
-        Binding("ctrl+c", "interrupt", "Quit", id="interrupt", show=False, priority=True),
+        *(Binding(key, action, id=f"{action.replace('_', '-')}-letter", show=False) for key, action in LETTERS.items()),
     ]
 
     def __init__(
@@ -200,6 +216,10 @@ class WizardApp(App[int], inherit_bindings=False):
         if agreed:
             with contextlib.suppress(OSError):
                 self.session.save(overwrite=True)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keep the steps' commands away from dialogs."""
+        return action not in STEP_ACTIONS or isinstance(self.screen_stack[-1], StepScreen)
 
     def _move(self, steps: int) -> None:
         if isinstance(self.screen, StepScreen):

@@ -191,7 +191,9 @@ class GpusScreen(StepScreen):
         """Offer this machine's GPUs only where CUDA would see one."""
         options = [(label, name) for name, label in SOURCES.items() if name != PROBED or with_probed]
         self._written["source"] = options[0][1]
-        self.query_one("#source", Select).set_options(options)
+        # New options choose the first one: nobody did, and something may be typed already.
+        with self.prevent(Select.Changed):
+            self.query_one("#source", Select).set_options(options)
         self._shown = None
 
     def _take_chosen(self) -> None:
