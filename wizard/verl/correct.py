@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -13,6 +12,7 @@ from wizard.findings import Change, Finding, Severity
 from wizard.rules import Facts, check_config
 from wizard.verl.config import Assignment, Mode, VerlConfig
 from wizard.verl.importer import Imported
+from wizard.verl.overrides import override_text
 
 ROUNDS = 40
 """More than any configuration has findings with fixes; fixes that undo each other end here."""
@@ -98,28 +98,7 @@ def _mode(config: VerlConfig, field: str) -> Mode:
 
 def _as_overrides(config: VerlConfig) -> tuple[str, ...]:
     groups = [f"{name}={value}" for name, value in config.groups.items()]
-    texts = []
-    for entry in config.assignments:
-        prefix = "" if entry.mode == "file" else entry.mode
-        value = "" if entry.mode == "~" and entry.value is None else f"={_override_value(entry.value)}"
-        texts.append(f"{prefix}{entry.key}{value}")
-    return (*groups, *texts)
-
-
-def _override_value(value: Any) -> str:
-    """Return a value in Hydra's override grammar."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{name}:{_override_value(child)}" for name, child in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_override_value(item) for item in value) + "]"
-    if isinstance(value, bool) or value is None:
-        return json.dumps(value)
-    if isinstance(value, str):
-        from wizard.verl.overrides import parse_override
-
-        plain = parse_override(f"k={value}") if value and not set(value) & set(" \t\n,[]{}()'\"\\$=#") else None
-        return value if plain is not None and plain.value == value else "'" + value.replace("'", "\\'") + "'"
-    return str(value)
+    return (*groups, *(override_text(entry.key, entry.value, entry.mode) for entry in config.assignments))
 
 
 def _quoted(text: str) -> str:

@@ -14,10 +14,13 @@ from typing import Any
 from wizard.verl.config import Mode
 
 _KEY = re.compile(r"(~|\+{1,2})?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=", re.ASCII)
-_INT = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
+MAX_CHARACTERS = 1 << 17
+"""Linux hands no longer argument to a program (`MAX_ARG_STRLEN`)."""
+_INT = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
 _FLOAT = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.\-@%+*|]*", re.ASCII)
 _QUOTED = re.compile(r"""'([^'"\\$]*)'|"([^'"\\$]*)\"""")
+_ITEM = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*")+""")
 _CONSTANTS = {"null": None, "true": True, "false": False}
 _NOT_WORDS = re.compile(r"(?i)null|true|false|inf|nan")
 _OTHER = object()
@@ -45,6 +48,8 @@ def parse_override(text: str) -> Override:
     Raises:
         OverrideError: Hydra would refuse it; the message is Hydra's, shortened to its first line.
     """
+    if len(text) > MAX_CHARACTERS:
+        raise OverrideError(f"{text[:60]!r}…: longer than any argument can be")
     found = _KEY.match(text)
     if found:
         value = _plain(text[found.end() :])
@@ -58,14 +63,12 @@ def _plain(text: str) -> Any:
         inner = text[1:-1].strip(" ")
         if not inner:
             return []
-        items = [_scalar(part.strip(" ")) for part in _split(inner)]
+        parts = _ITEM.findall(inner)
+        if ",".join(parts) != inner:
+            return _OTHER
+        items = [_scalar(part.strip(" ")) for part in parts]
         return _OTHER if any(item is _OTHER for item in items) else items
     return _scalar(text)
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas outside quotes."""
-    return re.split(r""",(?=(?:[^'"]|'[^']*'|"[^"]*")*$)""", text)
 
 
 def _scalar(text: str) -> Any:
@@ -95,12 +98,17 @@ def _through_hydra(text: str) -> Override:
     from hydra.core.override_parser.types import OverrideType
     from hydra.errors import HydraException
 
+    shown = repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
     try:
         parsed = parser.parse_override(text)
         sweep = parsed.is_sweep_override()
         value = None if sweep else parsed.value()
     except HydraException as error:
-        raise OverrideError(f"{text!r}: {str(error).splitlines()[0]}") from error
+        raise OverrideError(f"{shown}: {str(error).splitlines()[0][:200]}") from error
+    except RecursionError as error:
+        raise OverrideError(f"{shown}: nested too deeply") from error
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise OverrideError(f"{shown}: {error}") from error
     modes: dict[Any, Mode] = {
         OverrideType.CHANGE: "",
         OverrideType.ADD: "+",
@@ -109,3 +117,36 @@ def _through_hydra(text: str) -> Override:
     }
     key = parsed.key_or_group if parsed.package is None else f"{parsed.key_or_group}@{parsed.package}"
     return Override(key, value, modes[parsed.type], text, sweep)
+
+
+def override_text(key: str, value: Any, mode: Mode = "") -> str:
+    """Return an assignment as Hydra's command line takes it; `parse_override` gives it back.
+
+    Names in a nested mapping must not hold quotes: Hydra's grammar has no way to write them.
+    """
+    prefix = "" if mode == "file" else mode
+    if mode == "~" and value is None:
+        return f"~{key}"
+    return f"{prefix}{key}={_value_text(value)}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_name_text(name)}:{_value_text(child)}" for name, child in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(_value_text, value)) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return str(value)
+    if value == _scalar(value):
+        return value
+    # Hydra reads backslashes as escapes only where a quote follows them, the closing one included.
+    escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", value)
+    return "'" + re.sub(r"(\\+)$", lambda found: found[1] * 2, escaped) + "'"
+
+
+def _name_text(name: Any) -> str:
+    return re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", _value_text(name) if not isinstance(name, str) else name)
