@@ -254,6 +254,7 @@ BROKEN = (
     Broken("wrap-class-form", {CLASSES: None}, CLASSES, "error", "workers", note="null, fsdp2"),
     Broken("wrap-no-default", FSDP1, CLASSES, "error", "silent", {"arch": {"no_split_modules": None}}),
     Broken("wrap-no-default", {}, CLASSES, "error", "workers", {"arch": {"no_split_modules": None}}, note="fsdp2"),
+    Broken("wrap-nested", {CLASSES: ["Qwen2DecoderLayer", "Qwen2MLP"]}, CLASSES, "error", "workers"),
     Broken("wrap-size-wins", {**FSDP1, CLASSES: ["Qwen2DecoderLayer"], SIZE: 100_000_000}, SIZE, "warning", "silent"),
     Broken("wrap-size-ignored", {SIZE: 100_000_000}, SIZE, "warning", "silent"),
     Broken("wrap-embedding", {CLASSES: ["Qwen2DecoderLayer", "Embedding"]}, CLASSES, "warning", "first-step"),

@@ -35,6 +35,10 @@ class NoUnits(ValueError):
     """verl stops while it wraps the model; the message is for the person."""
 
 
+class NestedUnits(NoUnits):
+    """A unit inside a unit, which torch's `fully_shard` refuses."""
+
+
 def given_classes(architecture: Architecture, fsdp: Fsdp) -> tuple[str, ...] | None:
     """Return the names verl reads: the chosen ones, else `_no_split_modules` (None when the model has none)."""
     return fsdp.wrap_classes or architecture.no_split_modules
@@ -86,7 +90,7 @@ def _refuse_nested(units: tuple[Unit, ...]) -> None:
         if inner.nested and inner.parameters:
             outer = next(unit for unit in units if inner.name.startswith(f"{unit.name}."))
             by_itself = " (verl wraps embeddings by itself when they are not tied)" if inner.kind == "embedding" else ""
-            raise NoUnits(
+            raise NestedUnits(
                 f"{inner.class_name} ({inner.name}) lies inside {outer.class_name}, and both would be units"
                 f"{by_itself}: torch's fully_shard stops with 'Cannot concatenate overlapping meshes'. "
                 f"Leave out {outer.class_name if inner.kind == 'embedding' else inner.class_name}."

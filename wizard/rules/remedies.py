@@ -104,6 +104,7 @@ EXAMPLES: Mapping[str, str] = {
     "wrap-class-missing": "wrap Qwen2DecoderLayer",
     "wrap-embedding": "wrap Qwen2DecoderLayer",
     "wrap-expert": "wrap Qwen3MoeDecoderLayer",
+    "wrap-nested": "wrap Qwen2DecoderLayer",
     "wrap-no-default": "wrap Qwen2DecoderLayer",
     "wrap-one-unit": "disable = false",
     "wrap-size-ignored": "min_num_params = 0",

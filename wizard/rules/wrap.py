@@ -8,7 +8,9 @@ from typing import Any
 
 from wizard.facts import Architecture
 from wizard.findings import Change, Fix, Severity, Stage
-from wizard.model.units import class_names
+from wizard.model.selection import recommended
+from wizard.model.units import NestedUnits, NoUnits, class_names, fsdp_units
+from wizard.plan import Fsdp
 from wizard.rules.case import Case, Engine
 from wizard.rules.registry import Found, rule, set_key
 
@@ -148,6 +150,39 @@ def wrap_no_default(case: Case) -> Iterator[Found]:
         else:
             text = f"{model} names no layer classes of its own: the whole model becomes one unit."
             yield Found(key, text, fixes, stage=Stage.SILENT)
+
+
+@rule(
+    "wrap-nested", "no unit lies inside another under fsdp2", Severity.ERROR, Stage.WORKERS,
+    ("actor_rollout_ref.actor.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap",),
+    f"{_APPLY}; torch 2.13 distributed/fsdp/_fully_shard",
+)  # fmt: skip
+def wrap_nested(case: Case) -> Iterator[Found]:
+    """verl wraps outer modules first, and torch cannot shard a sharded parameter again: `Cannot concatenate
+    overlapping meshes`. Two dozen models of transformers 5.10 bring it on themselves, since their `_no_split_modules`
+    names both a layer and a part of it, or a part that holds an embedding (llava, aria, mamba, zamba)."""
+    for role in case.engines:
+        given, architecture = _given(case, role), case.architecture(role)
+        if architecture is None or case.strategy(role) != "fsdp2":
+            continue
+        names = tuple(map(str, given)) if isinstance(given, list) else ()
+        try:
+            fsdp_units(architecture, Fsdp(strategy="fsdp2", wrap_classes=names))
+        except NestedUnits as error:
+            key = _classes_key(case, role)
+            yield Found(key, str(error), _unnested(case, role, architecture))
+        except NoUnits:
+            continue
+
+
+def _unnested(case: Case, role: Engine, architecture: Architecture) -> tuple[Fix, ...]:
+    """Offer the blocks that do not lie in one another, if they really do not."""
+    names = recommended(architecture)
+    try:
+        fsdp_units(architecture, Fsdp(strategy="fsdp2", wrap_classes=names))
+    except NoUnits:
+        return ()
+    return (set_key(_classes_key(case, role), list(names), f"wrap {', '.join(names)}"),)
 
 
 @rule(
