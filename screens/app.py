@@ -20,8 +20,8 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
-from screens.ascii import AsciiFilter
 from screens.base import StepScreen
+from screens.line_filters import AsciiFilter, PrintableFilter
 from screens.steps import STEPS
 from screens.widgets.dialogs import Ask, Confirm, Help
 from screens.widgets.fields import FieldRow
@@ -96,14 +96,14 @@ class WizardApp(App[int], inherit_bindings=False):
         self.findings: tuple[Finding, ...] = ()
         self.inspector = InspectorProcess(self.python)
         self._offer = offer
-        self._ascii = [AsciiFilter()] if ascii_only else []
+        self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only else [])]
         self._steps: dict[str, StepScreen] = {}
         self._judging: Timer | None = None
         self._interrupted_at = -INTERRUPT_SECONDS
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return what is done to every drawn line: colours as the terminal has them, then its characters."""
-        return [*super().get_line_filters(), *self._ascii]
+        return [*super().get_line_filters(), *self._own_filters]
 
     @property
     def plan(self) -> Plan:
@@ -184,11 +184,12 @@ class WizardApp(App[int], inherit_bindings=False):
         await self.inspector.warm()
 
     def go(self, step_id: str) -> None:
-        """Show a step; answers are saved on the way."""
-        self.save()
+        """Show a step, and save the answers."""
         if step_id not in self._steps:
             step = next(step for step in STEPS if step.id == step_id)
             self._steps[step_id] = step.make()
+            # Installed, a screen keeps what is typed on it, and a validation its course, while another one is shown.
+            self.install_screen(self._steps[step_id], step_id)
         screen = self._steps[step_id]
         if self.screen is not screen:
             if isinstance(self.screen, StepScreen):
@@ -197,6 +198,8 @@ class WizardApp(App[int], inherit_bindings=False):
                 self.switch_screen(screen)
             else:
                 self.push_screen(screen)
+        # Last, since it may ask something, which has to be on top.
+        self.save()
 
     def save(self) -> None:
         """Write the answers; when that fails they stay in memory and it is said."""

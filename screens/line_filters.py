@@ -1,4 +1,4 @@
-"""Terminals without Unicode: every character that leaves the program becomes an ASCII one of the same width."""
+"""What is done to every drawn line, whoever drew it: no control characters, and ASCII where the terminal needs it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
+
+from wizard.text import printable
 
 SIGNS = {
     **dict.fromkeys("·•…", "."),
@@ -27,8 +29,21 @@ BOX, BLOCKS = range(0x2500, 0x2580), range(0x2580, 0x25A0)
 RISING = " .:-=+*#@"
 
 
+class PrintableFilter(LineFilter):
+    """Keeps control characters of names, paths and pasted text from steering the terminal."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments without control characters."""
+        return [
+            segment
+            if segment.text.isprintable() or segment.control
+            else Segment(printable(segment.text), segment.style, segment.control)
+            for segment in segments
+        ]
+
+
 class AsciiFilter(LineFilter):
-    """Replaces what is drawn, whoever drew it."""
+    """Replaces every character by an ASCII one of the same width."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments in ASCII."""
