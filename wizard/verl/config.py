@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,10 @@ Mode = Literal["file", "", "+", "++", "~"]
 """How a value was given: in a merged YAML, or on the command line with that prefix."""
 
 MISSING = "???"
+MAX_DEPTH = 100
+MAX_STEPS = 50_000
+MAX_CHARACTERS = 1 << 20
+"""verl's whole configuration takes 1500 steps, five deep; a person's file may be built to exhaust memory."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Fault:
 
     key: str
     value: Any
-    kind: Literal["not-in-struct", "already-there", "nothing-to-delete", "sweep", "group", "grammar"]
+    kind: Literal["not-in-struct", "already-there", "nothing-to-delete", "sweep", "list-for-block", "group", "grammar"]
     message: str
     origin: str = ""
 
@@ -114,9 +119,12 @@ class VerlConfig:
         """Return the value at `key` with interpolations as written."""
         value: Any = self._tree
         for part in key.split("."):
-            if not isinstance(value, dict) or part not in value:
+            if isinstance(value, list) and _is_index(part, value):
+                value = value[int(part)]
+            elif isinstance(value, dict) and part in value:
+                value = value[part]
+            else:
                 return default
-            value = value[part]
         return value
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -126,7 +134,7 @@ class VerlConfig:
         """
         parts = tuple(key.split("."))
         try:
-            value = self._select(parts, 0)
+            value = self._select(parts, _Work())
         except InterpolationError:
             return default
         return default if value is _ABSENT or value == MISSING else value
@@ -177,7 +185,7 @@ class VerlConfig:
         """
         if not resolve:
             return self._tree
-        value = self._resolve(self._tree, (), 0)
+        value = self._resolve(self._tree, (), _Work())
         assert isinstance(value, dict)
         return value
 
@@ -189,21 +197,41 @@ class VerlConfig:
             fault = self._refusal(entry)
             if fault is not None:
                 return fault
+        if self._list_meets_block(parts, entry):
+            message = (
+                f"{entry.key}: a list stands where verl has a block of keys, or a block where verl has a list; "
+                "Hydra merges neither. Give what verl has there."
+            )
+            return Fault(entry.key, entry.value, "list-for-block", message, entry.origin)
         self._tree = _assign(self._tree, parts, entry.value)
         return None
 
+    def _list_meets_block(self, parts: list[str], entry: Assignment) -> bool:
+        there: Any = self._tree
+        for part in parts:
+            if isinstance(there, list):
+                if entry.mode == "file" or not _is_index(part, there):
+                    return True
+                there = there[int(part)]
+            elif isinstance(there, dict):
+                there = there.get(part)
+            else:
+                return False
+        return (isinstance(there, dict) and isinstance(entry.value, list)) or (
+            isinstance(there, list) and isinstance(entry.value, dict)
+        )
+
     def _refusal(self, entry: Assignment) -> Fault | None:
         if entry.mode == "+":
-            there = self.get(entry.key) is not None and not isinstance(entry.value, (dict, list))
-            if not there:
+            if self._selected(entry.key) is None or isinstance(entry.value, (dict, list)):
                 return None
             message = (
                 f"+{entry.key}: verl's configuration has this key already, so Hydra refuses to append it. "
                 f"Write {entry.key}=… without the plus, or ++{entry.key}=…"
             )
             return Fault(entry.key, entry.value, "already-there", message, entry.origin)
-        absent = next((key for key, _ in _leaves(entry.key, entry.value) if key not in self), None)
-        if absent is None:
+        absent, value = self._first_absent(entry.key, entry.value)
+        if not absent:
             return None
         message = f"{absent} is not in verl {self.version}'s configuration, so Hydra refuses to override it."
         if self.schema.knows(absent):
@@ -211,62 +239,85 @@ class VerlConfig:
         else:
             nearest = self.schema.nearest(absent)
             message += f" Did you mean {nearest}?" if nearest else ""
-        return Fault(absent, entry.value, "not-in-struct", message, entry.origin)
+        return Fault(absent, value, "not-in-struct", message, entry.origin)
+
+    def _first_absent(self, key: str, value: Any) -> tuple[str, Any]:
+        """Return the first key that the configuration lacks, with its value; a scalar's place may take a block."""
+        if key not in self:
+            return key, value
+        if isinstance(self.raw(key), dict) and isinstance(value, dict):
+            below = (self._first_absent(f"{key}.{name}", child) for name, child in value.items())
+            return next((found for found in below if found[0]), ("", None))
+        return "", None
 
     def _delete(self, entry: Assignment, parts: list[str]) -> Fault | None:
-        current = self.get(entry.key)
-        if current is None or (entry.value is not None and entry.value != current):
+        current = self._selected(entry.key)
+        in_list = isinstance(self.raw(".".join(parts[:-1])), list)
+        if in_list or current in (None, _UNRESOLVED) or (entry.value is not None and entry.value != current):
             message = f"~{entry.key}: there is nothing of that name and value to delete, so Hydra refuses."
             return Fault(entry.key, entry.value, "nothing-to-delete", message, entry.origin)
         self._tree = _without(self._tree, parts)
         return None
 
-    def _select(self, parts: tuple[str, ...], depth: int) -> Any:
+    def _selected(self, key: str) -> Any:
+        """Return what Hydra finds at `key`: None where there is nothing, a block as it is written."""
+        try:
+            value = self._node(tuple(key.split(".")), _Work())
+            if isinstance(value, str):
+                value = self._resolve(value, tuple(key.split(".")), _Work())
+        except InterpolationError:
+            return _UNRESOLVED
+        return None if value is _ABSENT or value == MISSING else value
+
+    def _select(self, parts: tuple[str, ...], work: _Work) -> Any:
+        value = self._node(parts, work)
+        return value if value is _ABSENT else self._resolve(value, parts, work)
+
+    def _node(self, parts: tuple[str, ...], work: _Work) -> Any:
         value: Any = self._tree
         for index, part in enumerate(parts):
             if isinstance(value, str) and "${" in value:
-                value = self._resolve(value, parts[:index], depth)
-            if isinstance(value, list) and part.lstrip("-").isdigit() and -len(value) <= int(part) < len(value):
+                value = self._resolve(value, parts[:index], work)
+            if isinstance(value, list) and _is_index(part, value):
                 value = value[int(part)]
             elif isinstance(value, dict) and part in value:
                 value = value[part]
             else:
                 return _ABSENT
-        return self._resolve(value, parts, depth)
-
-    def _resolve(self, value: Any, at: tuple[str, ...], depth: int) -> Any:
-        if isinstance(value, str) and "${" in value:
-            if depth > 50:
-                raise InterpolationError(f"{'.'.join(at)}: the interpolation {value} goes round in a circle")
-            return self._evaluate(self._parsed(value, at), at, depth + 1)
-        if isinstance(value, dict):
-            return {name: self._resolve(child, (*at, name), depth) for name, child in value.items()}
-        if isinstance(value, list):
-            return [self._resolve(child, (*at, str(index)), depth) for index, child in enumerate(value)]
         return value
 
-    def _parsed(self, text: str, at: tuple[str, ...]) -> Any:
-        known = self.schema.interpolations.get(text)
-        return known if known is not None else _parse(text, ".".join(at))
+    def _resolve(self, value: Any, at: tuple[str, ...], work: _Work) -> Any:
+        if not (isinstance(value, (dict, list)) or (isinstance(value, str) and "${" in value)):
+            return value
+        with work.step(at):
+            if isinstance(value, str):
+                known = self.schema.interpolations.get(value)
+                return self._evaluate(known if known is not None else _parse(value, ".".join(at)), at, work)
+            if isinstance(value, dict):
+                return {name: self._resolve(child, (*at, str(name)), work) for name, child in value.items()}
+            return [self._resolve(child, (*at, str(index)), work) for index, child in enumerate(value)]
 
-    def _evaluate(self, parsed: Any, at: tuple[str, ...], depth: int) -> Any:
+    def _evaluate(self, parsed: Any, at: tuple[str, ...], work: _Work) -> Any:
         if not isinstance(parsed, dict):
             return parsed
         if "concat" in parsed:
-            return "".join(str(self._evaluate(part, at, depth)) for part in parsed["concat"])
+            text = "".join(str(self._evaluate(part, at, work)) for part in parsed["concat"])
+            if len(text) > MAX_CHARACTERS:
+                raise InterpolationError(f"{'.'.join(at)}: an interpolation of more than {MAX_CHARACTERS} characters")
+            return text
         if "node" in parsed:
-            value = self._select(_absolute(parsed["node"], at), depth)
+            value = self._select(_absolute(parsed["node"], at), work)
             if value is _ABSENT:
                 raise InterpolationError(f"{'.'.join(at)}: interpolation key {parsed['node']} does not exist")
             return value
-        name, arguments = parsed["resolver"], [self._evaluate(part, at, depth) for part in parsed["args"]]
-        if name == "oc.select":
-            value = self._select(_absolute(arguments[0], at), depth)
-            missing = value is _ABSENT or value == MISSING
-            return (arguments[1] if len(arguments) > 1 else None) if missing else value
-        if name == "oc.env" and (len(arguments) > 1 or arguments[0] in os.environ):
-            fallback = arguments[1] if len(arguments) > 1 else None
-            return os.environ.get(arguments[0], None if fallback is None else str(fallback))
+        name, arguments = parsed["resolver"], [self._evaluate(part, at, work) for part in parsed["args"]]
+        if name in ("oc.select", "oc.env") and len(arguments) in (1, 2) and isinstance(arguments[0], str):
+            fallback = arguments[1] if len(arguments) == 2 else None
+            if name == "oc.select":
+                value = self._select(_absolute(arguments[0], at), work)
+                return fallback if value is _ABSENT or value == MISSING else value
+            if arguments[0] in os.environ or len(arguments) == 2:
+                return os.environ.get(arguments[0], None if fallback is None else str(fallback))
         raise InterpolationError(f"{'.'.join(at)}: ${{{name}:…}} can only be resolved while the run starts")
 
 
@@ -275,12 +326,34 @@ class InterpolationError(ValueError):
 
 
 _ABSENT: Any = object()
+_UNRESOLVED: Any = object()
+
+
+class _Work:
+    """What one resolution may still cost: a few lines of YAML can refer to each other without end."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._steps = 0
+
+    @contextlib.contextmanager
+    def step(self, at: tuple[str, ...]) -> Iterator[None]:
+        self._depth += 1
+        self._steps += 1
+        if self._depth > MAX_DEPTH:
+            raise InterpolationError(f"{'.'.join(at)}: the interpolation goes round in a circle")
+        if self._steps > MAX_STEPS:
+            raise InterpolationError(f"{'.'.join(at)}: resolving it takes more than {MAX_STEPS} steps")
+        yield
+        self._depth -= 1
 
 
 def _absolute(key: str, at: tuple[str, ...]) -> tuple[str, ...]:
     """Return the path of an interpolation's key: `.x` is a sibling of the node at `at`, `..x` an uncle."""
     up = len(key) - len(key.lstrip("."))
-    name = key[up:].replace("[", ".").replace("]", "")
+    if up > len(at):
+        raise InterpolationError(f"{'.'.join(at)}: the interpolation key {key} goes above the top")
+    name = key[up:].replace("[", ".").replace("]", "").lstrip(".")
     parts = tuple(name.split("."))
     return (*at[: len(at) - up], *parts) if up else parts
 
@@ -295,8 +368,9 @@ def _parse(text: str, at: str) -> Any:
 
     try:
         return parse_interpolation(text)
-    except (GrammarParseError, ParseCancellationException) as error:
-        raise InterpolationError(f"{at}: {text} is not an interpolation that OmegaConf reads: {error}") from error
+    except (GrammarParseError, ParseCancellationException, RecursionError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InterpolationError(f"{at}: {text[:200]} is not an interpolation that OmegaConf reads: {reason}") from error
 
 
 def _plain_block(value: Any) -> bool:
@@ -326,13 +400,18 @@ def _merge(old: Any, new: Any) -> Any:
     return result
 
 
-def _assign(tree: dict[str, Any], parts: list[str], value: Any) -> dict[str, Any]:
-    result = dict(tree)
-    if len(parts) == 1:
-        result[parts[0]] = _merge(tree.get(parts[0]), value)
-    else:
-        below = tree.get(parts[0])
-        result[parts[0]] = _assign(below if isinstance(below, dict) else {}, parts[1:], value)
+def _is_index(part: str, items: list[Any]) -> bool:
+    return part.isascii() and part.isdigit() and len(part) < 9 and int(part) < len(items)
+
+
+def _assign(tree: Any, parts: list[str], value: Any) -> Any:
+    if isinstance(tree, list) and _is_index(parts[0], tree):
+        index = int(parts[0])
+        item = value if len(parts) == 1 else _assign(tree[index], parts[1:], value)
+        return [*tree[:index], item, *tree[index + 1 :]]
+    result = dict(tree) if isinstance(tree, dict) else {}
+    name, below = parts[0], parts[1:]
+    result[name] = _assign(result.get(name), below, value) if below else _merge(result.get(name), value)
     return result
 
 

@@ -19,6 +19,10 @@ MAX_NODES = 200_000
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+_SCALAR_TAGS = frozenset(("!", *(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str"))))
+
+
 class ReadError(ValueError):
     """A file that cannot be read as a configuration; the message names the file, the line and the remedy."""
 
@@ -191,28 +195,44 @@ class _Builder:
         return self.build(node, path)
 
     def _scalar(self, node: yaml.ScalarNode, where: str) -> Any:
+        if node.tag not in _SCALAR_TAGS:
+            raise ReadError(f"{where}: {node.value[:60]!r} has the tag {node.tag}: write a plain value.")
         try:
             return self._loader.construct_object(node)
-        except ValueError as error:
-            raise ReadError(f"{where}: {node.value[:60]!r} is not a value of the type {node.tag}: {error}") from error
+        except (ValueError, LookupError) as error:  # PyYAML's constructors take a tag's word for the text's form
+            kind = node.tag.rpartition(":")[2]
+            raise ReadError(f"{where}: {node.value[:60]!r} cannot be read as {kind}.") from error
 
     def _mapping(self, node: Any, path: tuple[str, ...]) -> dict[Any, Any]:
-        own = {id(key) for key, _ in node.value}
-        self._loader.flatten_mapping(node)
-        result: dict[Any, Any] = {}
+        merged: dict[Any, Any] = {}
+        own: dict[Any, Any] = {}
         first: dict[Any, int] = {}
         for key_node, value_node in node.value:
-            key, line = self._key(key_node), key_node.start_mark.line + 1
-            if key in first and id(key_node) in own:
+            line = key_node.start_mark.line + 1
+            if key_node.tag == _MERGE:
+                for key, value in self._merged(value_node, path, line).items():
+                    merged.setdefault(key, value)
+                continue
+            key = self._key(key_node)
+            if key in first:
                 raise ReadError(
                     f"{self._document.source}:{line}: {key!r} is given twice, first in line {first[key]}. "
                     "Hydra refuses the file; keep one of them."
                 )
-            if id(key_node) in own:
-                first[key] = line
+            first[key] = line
             place = (*path, str(key))
+            own[key] = self.build(value_node, place)
             self._document.lines[place] = line
-            result[key] = self.build(value_node, place)
+        return {**merged, **own}
+
+    def _merged(self, node: yaml.Node, path: tuple[str, ...], line: int) -> dict[Any, Any]:
+        """Return what `<<: *block` or `<<: [*block, *other]` brings, the first block winning."""
+        result: dict[Any, Any] = {}
+        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(source, yaml.MappingNode):
+                raise ReadError(f"{self._document.source}:{line}: << takes mappings only.")
+            for key, value in self.build(source, path).items():
+                result.setdefault(key, value)
         return result
 
     def _key(self, node: yaml.Node) -> Any:
