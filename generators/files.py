@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from generators.cluster import nodes_of, ray_node_sh, rayjob_yaml, slurm_sh
 from generators.run_sh import run_sh
 from generators.run_yaml import run_yaml
+from generators.split_roles import MODULE, critic_group, split_roles_py
 from wizard.files import FileExists, write_atomic
 from wizard.plan import Plan
 from wizard.plan_file import FILE_NAME, plan_to_yaml
@@ -16,11 +18,16 @@ EXECUTABLE_MODE = 0o755
 
 def render(plan: Plan) -> dict[str, str]:
     """Return every file of the Plan, name → text. The same Plan gives the same bytes."""
-    return {
-        "run.yaml": run_yaml(plan),
-        "run.sh": run_sh(plan),
-        FILE_NAME: plan_to_yaml(plan),
-    }
+    files = {"run.yaml": run_yaml(plan), "run.sh": run_sh(plan)}
+    critic = critic_group(plan)
+    if critic is not None:
+        files[f"{MODULE}.py"] = split_roles_py(plan, critic)
+    if nodes_of(plan) > 1:
+        travelling = dict(files)
+        files["ray_node.sh"] = ray_node_sh(plan)
+        files["slurm.sh"] = slurm_sh(plan)
+        files["rayjob.yaml"] = rayjob_yaml(plan, travelling)
+    return {**files, FILE_NAME: plan_to_yaml(plan)}
 
 
 def write(files: Mapping[str, str], folder: Path, *, overwrite: bool = False) -> list[Path]:

@@ -6,12 +6,8 @@ import shlex
 
 from generators.heading import heading
 from generators.run_yaml import CONFIG_NAME
+from generators.split_roles import exports
 from wizard.plan import Plan
-
-
-def entry_module(plan: Plan) -> str:
-    """Return the module that starts training."""
-    return "verl.trainer.main_ppo"
 
 
 def run_sh(plan: Plan) -> str:
@@ -24,7 +20,7 @@ def run_sh(plan: Plan) -> str:
 
 here=$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)
 python={python}
-
-exec "$python" -m {entry_module(plan)} --config-dir "$here" --config-name {CONFIG_NAME} "$@"
+{exports(plan)}
+exec "$python" -m verl.trainer.main_ppo --config-dir "$here" --config-name {CONFIG_NAME} "$@"
 """
     )

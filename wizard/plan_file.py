@@ -12,14 +12,28 @@ import yaml
 
 from wizard import __version__
 from wizard.plan import Plan, PlanError
+from wizard.text import printable
 
 FILE_NAME = "verl-wizard.yaml"
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes the one character (next line, U+0085) that a YAML reader would turn into a space."""
+
+    def represent_str(self, data: str) -> yaml.Node:
+        style = '"' if "\x85" in data else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
 def plan_to_yaml(plan: Plan) -> str:
     """Return the Plan as YAML; the same Plan gives the same bytes."""
-    head = f"# verl-wizard {__version__} Plan for verl {plan.target.verl_version}. Open: verl-wizard {FILE_NAME}\n"
-    return head + yaml.safe_dump(msgspec.to_builtins(plan), sort_keys=False, allow_unicode=True, width=120)
+    head = f"# verl-wizard {__version__} Plan for verl {printable(plan.target.verl_version)}. Open: verl-wizard {FILE_NAME}\n"
+    return head + yaml.dump(
+        msgspec.to_builtins(plan), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
+    )
 
 
 def plan_from_mapping(data: Any) -> Plan:

@@ -96,6 +96,11 @@ class TestRunScript:
             *("-m", "verl.trainer.main_ppo", "--config-dir", str(folder), "--config-name", "run"), *extra
         ]  # fmt: skip
 
+    def test_a_version_cannot_smuggle_a_line_into_the_script(self, plan: Plan):
+        target = Target(verl_version="0.9.1\ntouch owned\n")
+        for text in render(dataclasses.replace(plan, target=target)).values():
+            assert "touch owned" not in text.splitlines()
+
     def test_an_awkward_interpreter_is_quoted(self, plan: Plan, tmp_path: Path):
         python = tmp_path / "my $(touch owned) env" / "python"
         python.parent.mkdir()

@@ -165,11 +165,12 @@ def test_tied_model_is_loaded_by_every_rank() -> None:
 
 def test_predict_is_fast_enough_for_a_keystroke() -> None:
     chosen = plan(Case(layers=80, hidden=8192, heads=64, kv_heads=8, intermediate=29568))
-    predict(chosen)
-    start = time.perf_counter()
-    for _ in range(5):
+    seconds = []
+    for _ in range(8):
+        start = time.process_time()
         predict(chosen)
-    assert (time.perf_counter() - start) / 5 < 0.15, "50 ms alone; the test machine is shared"
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.1, "50 ms alone; the test machine's cores are shared"
 
 
 @settings(max_examples=60, deadline=None)
