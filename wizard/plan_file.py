@@ -20,20 +20,19 @@ FILE_NAME = "verl-wizard.yaml"
 class _Dumper(yaml.SafeDumper):
     """Quotes the one character (next line, U+0085) that a YAML reader would turn into a space."""
 
-    def represent_str(self, data: str) -> yaml.Node:
-        style = '"' if "\x85" in data else None
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style)
+
+def _text(dumper: yaml.SafeDumper, data: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", data, '"' if "\x85" in data else None)
 
 
-_Dumper.add_representer(str, _Dumper.represent_str)
+_Dumper.add_representer(str, _text)
 
 
 def plan_to_yaml(plan: Plan) -> str:
     """Return the Plan as YAML; the same Plan gives the same bytes."""
-    head = f"# verl-wizard {__version__} Plan for verl {printable(plan.target.verl_version)}. Open: verl-wizard {FILE_NAME}\n"
-    return head + yaml.dump(
-        msgspec.to_builtins(plan), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120
-    )
+    version = printable(plan.target.verl_version)
+    head = f"# verl-wizard {__version__} Plan for verl {version}. Open: verl-wizard {FILE_NAME}\n"
+    return head + yaml.dump(msgspec.to_builtins(plan), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def plan_from_mapping(data: Any) -> Plan:
