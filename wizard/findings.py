@@ -41,7 +41,10 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True)
 class Change:
-    """One assignment; `field` is a verl key (`actor_rollout_ref.…`) or a Plan path (`actor.reduce_dtype`)."""
+    """One assignment; `field` is a verl key (`actor_rollout_ref.…`) or a Plan path (`actor.reduce_dtype`).
+
+    As on Hydra's command line, `+key` adds a key that verl's YAML lacks, and `~key` takes away what was given.
+    """
 
     field: str
     value: Any

@@ -25,5 +25,7 @@ def _apply(plan: Plan, change: Change) -> Plan:
         return plan.replace(change.field, value)
     if "." not in change.field:
         raise PlanError(f"{change.field} is neither a field of the Plan nor a verl key.")
-    others = tuple(entry for entry in plan.extra_overrides if entry[0] != change.field)
-    return dataclasses.replace(plan, extra_overrides=(*others, (change.field, change.value)))
+    key = change.field.lstrip("~")
+    others = tuple(entry for entry in plan.extra_overrides if entry[0] != key)
+    added = () if change.field.startswith("~") else ((key, change.value),)
+    return dataclasses.replace(plan, extra_overrides=(*others, *added))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ def report(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
     """Print the findings, and the corrected copy with `--fix`; returns the exit code."""
     findings = sorted(check_config(found.config, facts), key=lambda finding: _ORDER.index(finding.severity))
     if arguments.json:
-        json.dump({"findings": [_jsonable(finding) for finding in findings]}, sys.stdout)
+        json.dump({"findings": [_jsonable(finding) for finding in findings]}, sys.stdout, allow_nan=False)
         print()
     else:
         print(_text(findings, found))
@@ -120,13 +121,24 @@ def _jsonable(finding: Finding) -> dict[str, Any]:
         "id": finding.id,
         "severity": finding.severity.value,
         "field": finding.field,
-        "value": finding.value,
+        "value": _finite(finding.value),
         "message": finding.message,
         "stage": finding.stage.value,
         "fixes": [
-            {"field": change.field, "value": change.value} for fix in finding.fixes[:1] for change in fix.changes
+            {"field": change.field, "value": _finite(change.value)}
+            for fix in finding.fixes[:1]
+            for change in fix.changes
         ],
     }
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with `.nan` and `.inf` as texts: JSON has no word for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(name): _finite(child) for name, child in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _text(findings: Sequence[Finding], found: Imported) -> str:

@@ -16,7 +16,10 @@ def finding_lines(finding: Finding, origin: str = "") -> list[str]:
 
 def fix_text(fix: Fix) -> str:
     """Return a fix as its label and assignments."""
-    changes = ", ".join(f"{change.field}={_value(change.value)}" for change in fix.changes)
+    changes = ", ".join(
+        change.field if change.field.startswith("~") else f"{change.field}={_value(change.value)}"
+        for change in fix.changes
+    )
     return f"{fix.label}: {changes}"
 
 

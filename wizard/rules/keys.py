@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from wizard.findings import Change, Fix, Severity, Stage
 from wizard.rules.case import OWNERS, Case
@@ -27,14 +28,20 @@ def hydra_refuses(case: Case) -> Iterator[Found]:
     for fault in case.config.faults:
         fixes: tuple[Fix, ...] = ()
         if fault.kind == "not-in-struct":
-            nearest = case.config.schema.nearest(fault.key)
-            if not case.config.schema.knows(fault.key) and nearest:
-                fixes = (Fix(f"use {nearest}", (Change(nearest, fault.value),)),)
-            else:
+            if case.config.schema.knows(fault.key):
                 fixes = (Fix(f"write +{fault.key}", (Change(f"+{fault.key}", fault.value),)),)
+            else:
+                fixes = _instead(fault.key, fault.value, case.config.schema.nearest(fault.key, fault.value))
+        elif fault.kind == "nothing-to-delete":
+            fixes = _instead(fault.key, None, None)
         elif fault.kind == "already-there":
             fixes = (Fix("without the plus", (Change(fault.key, fault.value),)),)
         yield Found(fault.key, fault.message, fixes)
+
+
+def _instead(key: str, value: Any, nearest: str | None) -> tuple[Fix, ...]:
+    """Offer the key that was meant, else to take the key away: nothing would read it."""
+    return (Fix(f"use {nearest}", (Change(nearest, value),)) if nearest else Fix("remove it", (Change(f"~{key}", None),)),)
 
 
 def _built(case: Case, key: str) -> Stage | None:
@@ -69,7 +76,7 @@ def unknown_key(case: Case) -> Iterator[Found]:
             old = next(old for old in _MOVED if unknown.key.startswith(f"{old}."))
             nearest = moved + unknown.key[len(old) :]
         hint = f" Did you mean {nearest}?" if nearest else ""
-        fixes = (Fix(f"use {nearest}", (Change(nearest, unknown.value),)),) if nearest else ()
+        fixes = _instead(unknown.key, unknown.value, nearest)
         stage = _built(case, unknown.key)
         if unknown.target and stage is not None:
             name = unknown.target.rsplit(".", 1)[-1]

@@ -72,7 +72,7 @@ def findings_of(case: Case) -> Iterator[Finding]:
                 id=info.id,
                 severity=found.severity or info.severity,
                 field=found.field,
-                value=case.config.get(found.field),
+                value=case.config.get(found.field, case.config.refused.get(found.field)),
                 message=found.message,
                 stage=found.stage or info.stage,
                 fixes=found.fixes,

@@ -87,6 +87,11 @@ class VerlConfig:
         return self.schema.version
 
     @functools.cached_property
+    def refused(self) -> Mapping[str, Any]:
+        """Keys whose assignment Hydra refuses, with the value that was said."""
+        return {fault.key: fault.value for fault in self.faults}
+
+    @functools.cached_property
     def given(self) -> Mapping[str, Any]:
         """Leaf keys the person gave with their unresolved values, the last one winning."""
         found: dict[str, Any] = {}
@@ -162,7 +167,7 @@ class VerlConfig:
     def unknown_keys(self) -> tuple[UnknownKey, ...]:
         """Return the given keys for which verl has no place, each with the key probably meant."""
         return tuple(
-            UnknownKey(key, value, self.schema.nearest(key), self.schema.target_of(key), self.origin(key))
+            UnknownKey(key, value, self.schema.nearest(key, value), self.schema.target_of(key), self.origin(key))
             for key, value in self.given.items()
             if not self.schema.knows(key) and not key.startswith("hydra.")
         )
@@ -237,7 +242,7 @@ class VerlConfig:
         if self.schema.knows(absent):
             message += f" verl does read it: write +{absent}=…"
         else:
-            nearest = self.schema.nearest(absent)
+            nearest = self.schema.nearest(absent, value)
             message += f" Did you mean {nearest}?" if nearest else ""
         return Fault(absent, value, "not-in-struct", message, entry.origin)
 
@@ -369,8 +374,8 @@ def _parse(text: str, at: str) -> Any:
     try:
         return parse_interpolation(text)
     except (GrammarParseError, ParseCancellationException, RecursionError, ValueError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InterpolationError(f"{at}: {text[:200]} is not an interpolation that OmegaConf reads: {reason}") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise InterpolationError(f"{at}: {text[:200]} is no interpolation that OmegaConf reads: {reason}") from error
 
 
 def _plain_block(value: Any) -> bool:

@@ -69,30 +69,20 @@ def _next(config: VerlConfig, facts: Facts, applied: set[tuple[Change, ...]]) ->
 
 
 def _changed(config: VerlConfig, finding: Finding, changes: tuple[Change, ...]) -> VerlConfig:
-    """Set the keys; a misspelt one that the fix replaces goes."""
-    targets = {change.field.lstrip("+"): change.value for change in changes}
+    """Set the keys and take away those marked `~`; a misspelt one that the fix replaces goes."""
+    targets = {change.field.lstrip("+"): change for change in changes if not change.field.startswith("~")}
+    gone = [change.field[1:] for change in changes if change.field.startswith("~")]
     if finding.id in ("unknown-key", "hydra-refuses", "legacy-reward") and finding.field not in targets:
-        config = config.unset(finding.field)
-    kept = []
-    for entry in config.assignments:
-        if entry.key in targets:
-            continue
-        kept.append(entry)
-    modes = {change.field.lstrip("+"): _mode(config, change.field) for change in changes}
-    new = [Assignment(key, value, modes[key]) for key, value in targets.items()]
-    return VerlConfig(
-        config.schema, [*_without_faults(config, kept, targets), *new], groups=config.groups, source=config.source
-    )
+        gone.append(finding.field)
+    for key in (*gone, *targets):
+        config = config.unset(key)
+    new = (Assignment(key, change.value, _mode(config, key)) for key, change in targets.items())
+    return VerlConfig(config.schema, (*config.assignments, *new), groups=config.groups, source=config.source)
 
 
-def _without_faults(config: VerlConfig, kept: list[Assignment], targets: dict[str, Any]) -> list[Assignment]:
-    return [entry for entry in kept if not any(entry.key.startswith(f"{key}.") for key in targets)]
-
-
-def _mode(config: VerlConfig, field: str) -> Mode:
+def _mode(config: VerlConfig, key: str) -> Mode:
     if any(entry.mode == "file" for entry in config.assignments):
         return "file"
-    key = field.lstrip("+")
     return "+" if config.schema.needs_plus(key) else ""
 
 

@@ -128,21 +128,40 @@ class Schema:
         """Return whether Hydra wants `+key=value` on the command line, since the YAML lacks the key."""
         return key not in self
 
-    def nearest(self, key: str) -> str | None:
-        """Return the known key that `key` was probably meant to be: same name elsewhere, else the closest spelling."""
+    def nearest(self, key: str, value: Any = None) -> str | None:
+        """Return the known key that `key` was probably meant to be, of a type that `value` fits; None if none is near.
+
+        The last name decides: the same one elsewhere, or a spelling close to it; then how like the blocks are.
+        """
         import difflib
 
-        leaf = key.rpartition(".")[2]
-        names = self._all_names
-        same = [known for known in names if known.rpartition(".")[2] == leaf]
-        pool = same or list(names)
-        close = difflib.get_close_matches(key, pool, n=1, cutoff=0.3 if same else 0.75)
-        if close:
-            return close[0]
-        parent = key.rpartition(".")[0]
-        siblings = [known for known in names if known.rpartition(".")[0] == parent]
-        close = difflib.get_close_matches(key, siblings, n=1, cutoff=0.6)
-        return close[0] if close else None
+        parent, _, leaf = key.rpartition(".")
+        alike = set(difflib.get_close_matches(leaf, {name.rpartition(".")[2] for name in self._all_names}, 12, 0.75))
+        best, best_score = None, 0.0
+        for known in self._all_names:
+            block, _, name = known.rpartition(".")
+            if name not in alike or not _misspelt(leaf, name) or not self._takes(known, value):
+                continue
+            spelling = difflib.SequenceMatcher(None, leaf, name).ratio() + 0.1 * (leaf.split("_")[0] == name.split("_")[0])
+            place = difflib.SequenceMatcher(None, parent, block).ratio() if parent != block else 1.0
+            if place >= 0.3 and spelling + place > best_score:
+                best, best_score = known, spelling + place
+        return best
+
+    def _takes(self, key: str, value: Any) -> bool:
+        """Return whether a value is of the kind that verl declares, or shows by its default, at `key`."""
+        if value is None or (isinstance(value, str) and "${" in value):
+            return True
+        declared = self.type_of(key)
+        kind = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "dict"}[type(value)]
+        default = self.keys.get(key)
+        if "Any" in declared or (isinstance(default, str) and "${" in default):
+            return True
+        if kind == "int":
+            return re.search(r"\b(int|float)\b", declared) is not None
+        if kind == "dict":
+            return isinstance(default, dict) or "dict" in declared.lower() or key not in self.keys
+        return re.search(rf"\b{kind}\b", declared, re.IGNORECASE) is not None
 
     @functools.cached_property
     def _all_names(self) -> tuple[str, ...]:
@@ -158,6 +177,16 @@ class Schema:
 
         visit(self.defaults, "")
         return tuple(name for name in names if not name.endswith("_target_"))
+
+
+def _misspelt(said: str, known: str) -> bool:
+    """Return whether one name can be meant by the other: `grad_offload` is another thing than `param_offload`."""
+    import difflib
+
+    if said.replace("_", "").lower() == known.replace("_", "").lower():
+        return True
+    fewer, more = sorted((said.split("_"), known.split("_")), key=len)
+    return all(difflib.get_close_matches(word, more, 1, 0.6) for word in fewer)
 
 
 def _flatten(block: dict[str, Any], prefix: str, into: dict[str, Any]) -> None:
