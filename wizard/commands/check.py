@@ -16,6 +16,7 @@ from wizard.files import FileExists, write_atomic
 from wizard.findings import Finding, Severity
 from wizard.plan import PlanError
 from wizard.rules import Facts, check_config
+from wizard.text import printable
 from wizard.verl.importer import Imported, import_argv, import_file
 from wizard.verl.reader import ReadError
 from wizard.verl.schema import SchemaError
@@ -67,17 +68,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
-    """Print the findings, and the corrected copy with `--fix`; returns the exit code."""
+    """Print the findings, and the corrected copy with `--fix`; returns the exit code.
+
+    What a program reads has stdout to itself: the JSON, else the corrected overrides of an argument list.
+    """
     findings = sorted(check_config(found.config, facts), key=lambda finding: _ORDER.index(finding.severity))
+    corrected_argv = arguments.fix and found.kind == "argv"
     if arguments.json:
         json.dump({"findings": [_jsonable(finding) for finding in findings]}, sys.stdout, allow_nan=False)
         print()
     else:
-        print(_text(findings, found))
-    failed = any(finding.severity is Severity.ERROR for finding in findings)
+        print(_text(findings, found), file=sys.stderr if corrected_argv else sys.stdout)
     if arguments.fix:
         return _fix(found, facts, arguments)
-    return 1 if failed else 0
+    return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
 
 
 def facts_of(arguments: argparse.Namespace, found: Imported) -> Facts:
@@ -154,12 +158,13 @@ def _fix(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
     from wizard.verl.correct import corrected, diff_of, still_wrong
 
     result = corrected(found, facts)
+    out = sys.stderr if arguments.json else sys.stdout
     if result.document is None:
         # An argument list has no file to keep: the corrected overrides are the output.
-        print("\n".join(result.overrides))
+        print("\n".join(result.overrides), file=out)
     else:
         target = arguments.out or Path(f"{found.source}.fixed")
-        print(diff_of(found, result, target))
+        print(printable_lines(diff_of(found, result, target)), file=out)
         try:
             write_atomic(target, result.document, overwrite=arguments.overwrite)
         except FileExists as error:
@@ -168,3 +173,8 @@ def _fix(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
             return fail(f"{target}: cannot be written: {error.strerror}", 2)
         print(f"verl-wizard: written {target}", file=sys.stderr)
     return 1 if still_wrong(result, facts) else 0
+
+
+def printable_lines(text: str) -> str:
+    """Return the text with every control character but the line ends made visible."""
+    return "\n".join(printable(line) for line in text.split("\n"))

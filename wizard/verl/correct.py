@@ -30,13 +30,13 @@ class Correction:
 
 def corrected(found: Imported, facts: Facts) -> Correction:
     """Apply first fixes, errors before warnings, until no finding with a fix is left or fixes no longer help."""
-    config, applied = found.config, set[tuple[Change, ...]]()
+    config, applied = found.config, list[tuple[Change, ...]]()
     for _ in range(ROUNDS):
         finding = _next(config, facts, applied)
         if finding is None:
             break
         changes = finding.fixes[0].changes
-        applied.add(changes)
+        applied.append(changes)
         config = _changed(config, finding, changes)
     if found.document is None or found.kind == "argv":
         return Correction(config, None, _as_overrides(config))
@@ -59,7 +59,7 @@ def still_wrong(result: Correction, facts: Facts) -> bool:
     return any(finding.severity is Severity.ERROR for finding in check_config(result.config, facts))
 
 
-def _next(config: VerlConfig, facts: Facts, applied: set[tuple[Change, ...]]) -> Finding | None:
+def _next(config: VerlConfig, facts: Facts, applied: list[tuple[Change, ...]]) -> Finding | None:
     fixable = [
         finding
         for finding in check_config(config, facts)
