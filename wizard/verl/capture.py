@@ -1,8 +1,8 @@
 """Runs a launch script with stand-ins for the programs it starts, which write down how they were called.
 
 Nothing of the training starts: python, torchrun, ray, sbatch and the like are found first on PATH as a script that
-records its arguments and succeeds. Programs called by an absolute path other than `VIRTUAL_ENV` and conda's cannot
-be caught this way; then the script ends as its author wrote it, within the time limit.
+records its arguments and succeeds. In bash a guard (`capture_guard.bash`) keeps them first, whatever the script does
+to PATH, and catches programs called by their path. Other shells have no such hook: a script for them is refused.
 """
 
 from __future__ import annotations
@@ -33,26 +33,59 @@ STAND_INS = (
         "pip",
         "pip3",
     ),
-    *("accelerate", "deepspeed", "conda", "mamba", "micromamba", "poetry", "pipenv"),
-    *("sbatch", "srun", "salloc", "scontrol", "ssh", "scp", "pdsh", "docker", "podman", "apptainer", "singularity"),
+    *("accelerate", "deepspeed", "conda", "mamba", "micromamba", "poetry", "pipenv", "pixi"),
     *(
-        "nvidia-smi",
+        "sbatch",
+        "srun",
+        "salloc",
+        "scontrol",
+        "squeue",
+        "ssh",
+        "scp",
+        "pdsh",
+        "mpirun",
+        "docker",
+        "podman",
+        "apptainer",
+    ),
+    *(
+        "singularity",
+        "kubectl",
         "huggingface-cli",
         "hf",
         "wandb",
         "wget",
         "curl",
         "git",
-        "kubectl",
         "sleep",
         "rm",
         "pkill",
         "killall",
     ),
+    # Programs that start another one: their arguments hold the call.
+    *(
+        "env",
+        "nohup",
+        "setsid",
+        "timeout",
+        "nice",
+        "ionice",
+        "stdbuf",
+        "numactl",
+        "taskset",
+        "sudo",
+        "xargs",
+        "nsys",
+        "ncu",
+    ),
+    *("zsh", "fish", "csh", "tcsh", "perl", "ruby"),
 )
 """Programs that launch scripts call and that must not really run here."""
 VARIABLE = "VERL_WIZARD_CAPTURE"
 MAX_CALLS = 500
+GUARD = Path(__file__).with_name("capture_guard.bash")
+
+_TRAINER = "verl.trainer.main_ppo"
 
 _STAND_IN = r"""#!/bin/sh
 # Written by verl-wizard capture: records a call and succeeds.
@@ -103,7 +136,7 @@ def capture(command: Sequence[str], time_limit_seconds: float = 60.0) -> Calls:
         record = folder / "calls.jsonl"
         environment = _prepare(folder, record)
         process = subprocess.Popen(
-            list(command),
+            _through_bash(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -128,6 +161,31 @@ def capture(command: Sequence[str], time_limit_seconds: float = 60.0) -> Calls:
     return Calls(training, tuple(call for call in calls if _as_trainer(call) is None))
 
 
+def _through_bash(command: Sequence[str]) -> list[str]:
+    """Return the command so that bash runs it: `bash x.sh`, `sh x.sh`, or a script with such a first line.
+
+    Raises:
+        CaptureError: another shell or program, which has no hook to keep the training from starting.
+    """
+    first = Path(command[0]).name
+    if first in ("bash", "sh", "dash", "ash"):
+        return ["bash", *command[1:]]
+    script = Path(command[0])
+    try:
+        with script.open("rb") as stream:
+            line = stream.readline(256)
+    except OSError as error:
+        raise CaptureError(
+            f"{command[0]}: {error.strerror}. Give the script's own command, as in: bash run.sh"
+        ) from error
+    if line.startswith(b"#!") and any(shell in line.split()[-1] for shell in (b"bash", b"/sh", b"dash")):
+        return ["bash", str(script), *command[1:]]
+    raise CaptureError(
+        f"{command[0]}: only bash and sh scripts can be run without starting what they start. "
+        "For anything else give the overrides themselves: verl-wizard check -- key=value …"
+    )
+
+
 def _prepare(folder: Path, record: Path) -> dict[str, str]:
     stand_ins = folder / "bin"
     stand_ins.mkdir()
@@ -138,7 +196,15 @@ def _prepare(folder: Path, record: Path) -> dict[str, str]:
         python, script = shlex.quote(sys.executable), shlex.quote(str(recorder))
         path.write_text(_STAND_IN.format(python=python, recorder=script, name=name), encoding="utf-8")
         path.chmod(0o700)
-    environment = {**os.environ, VARIABLE: str(record), "PATH": f"{stand_ins}{os.pathsep}{os.environ.get('PATH', '')}"}
+    environment = {
+        **os.environ,
+        VARIABLE: str(record),
+        "VERL_WIZARD_CAPTURE_BIN": str(stand_ins),
+        "BASH_ENV": str(GUARD),
+        # Should anything get through after all, it finds no GPU.
+        "CUDA_VISIBLE_DEVICES": "",
+        "PATH": f"{stand_ins}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
     # Scripts write "$VIRTUAL_ENV/bin/python" and "$CONDA_PREFIX/bin/python" too.
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         environment[variable] = str(folder)
@@ -167,11 +233,14 @@ def _as_trainer(call: Call) -> Call | None:
     "srun."""
     words = list(call.argv)
     for index, word in enumerate(words):
-        starts_module = word == "-m" and index + 1 < len(words) and words[index + 1].startswith("verl.trainer")
+        starts_module = word == "-m" and index + 1 < len(words) and words[index + 1].startswith(_TRAINER)
         if starts_module or word.endswith(("main_ppo.py", "main_ppo_v0.py")):
             return Call(call.name, tuple(words[index:]), call.folder)
         # One argument that is a whole command line, as in `bash -c` or `srun … "python -m verl…"`.
-        if " -m verl.trainer" in word:
-            inner = shlex.split(word)
+        if " -m verl.trainer" in word or "main_ppo.py " in word:
+            try:
+                inner = shlex.split(word)
+            except ValueError:
+                continue
             return _as_trainer(Call(call.name, tuple(inner), call.folder))
     return None
