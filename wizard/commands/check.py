@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wizard.commands.findings_text import finding_lines
-from wizard.commands.options import add_model_access, fail
+from wizard.commands.options import add_model_access, fail, verl_version
 from wizard.files import FileExists, write_atomic
 from wizard.findings import Finding, Severity
 from wizard.plan import PlanError
@@ -44,7 +44,7 @@ def add_facts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="GPUS", help="GPUs of one node, as in 8x80GB or 8xH100,ram=1TB,cpus=96")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of that kind")
     parser.add_argument("--model", metavar="MODEL", help="model whose heads and classes are checked")
-    parser.add_argument("--verl-version", metavar="V", help="verl release (default: guessed from the keys)")
+    parser.add_argument("--verl-version", metavar="V", help="verl release (default: that of --python, else guessed)")
     add_model_access(parser)
 
 
@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     if file is None and not overrides:
         return fail("check: give a file, or overrides after --", 2)
     try:
-        found = import_file(file, arguments.verl_version) if file else import_argv(overrides, arguments.verl_version)
+        version = verl_version(arguments, ask_this_one=False) or None
+        found = import_file(file, version) if file else import_argv(overrides, version)
         facts = facts_of(arguments, found)
     except OSError as error:
         return fail(f"{file}: {error.strerror}", 2)

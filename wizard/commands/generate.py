@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from wizard.commands.findings_text import finding_lines
-from wizard.commands.options import add_model_access, fail
+from wizard.commands.options import add_model_access, fail, verl_version
 from wizard.files import FileExists
 from wizard.findings import Severity
 from wizard.model.errors import ModelError
@@ -16,6 +16,7 @@ from wizard.plan import AlgorithmName, Model, PlanError, Target, field_specs
 from wizard.probe.machine import FORM, MachineError, parse_machine, probe_machine
 from wizard.rules import check_plan
 from wizard.starter import starter_plan
+from wizard.verl.schema import SchemaError, load_schema
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="GPUS", help=f"GPUs of one node: {FORM} (default: those of this machine)")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of that kind (default: 1)")
     parser.add_argument("--algorithm", choices=field_specs()["algorithm.name"].choices, default="grpo")
-    parser.add_argument("--verl-version", default="", metavar="V", help="verl release the files are for")
+    parser.add_argument(
+        "--verl-version", default="", metavar="V", help="verl release the files are for (default: the installed one)"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", dest="edits", help="change a field of the Plan"
     )
@@ -42,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.nodes < 1:
         return fail(f"--nodes {arguments.nodes}: at least one node has to train", 2)
     algorithm: AlgorithmName = arguments.algorithm
+    version = verl_version(arguments, ask_this_one=True)
     try:
         machine = parse_machine(arguments.gpus, arguments.nodes) if arguments.gpus else probe_machine()
         plan = starter_plan(
@@ -49,10 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
             machine,
             algorithm,
             edits,
-            target=Target(python=arguments.python, verl_version=arguments.verl_version or Target().verl_version),
+            target=Target(python=arguments.python, verl_version=version or Target().verl_version),
             settings=Model(revision=arguments.revision, trust_remote_code=arguments.trust_remote_code),
         )
-    except (MachineError, PlanError) as error:
+        load_schema(plan.target.verl_version)
+    except (MachineError, PlanError, SchemaError) as error:
         return fail(str(error), 2)
     except ModelError as error:
         return fail(str(error))

@@ -22,6 +22,23 @@ def add_model_access(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def verl_version(arguments: argparse.Namespace, *, ask_this_one: bool) -> str:
+    """Return the verl release asked for, else the target interpreter's; empty where neither is known.
+
+    Without `ask_this_one`, only an interpreter that was named is asked: that costs a process.
+    """
+    if arguments.verl_version or not (arguments.python or ask_this_one):
+        return str(arguments.verl_version or "")
+    from wizard.verl.schema import SchemaError
+    from wizard.verl.target import verl_version_of
+
+    try:
+        return verl_version_of(arguments.python)
+    except SchemaError as error:
+        print(f"verl-wizard: {printable(str(error))}", file=sys.stderr)
+        return ""
+
+
 def fail(message: str, code: int = 1) -> int:
     """Print a message on stderr and return the exit code."""
     lines = [printable(line) for line in message.split("\n")]

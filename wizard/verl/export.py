@@ -24,7 +24,7 @@ def plan_to_overrides(plan: Plan, schema: Schema | None = None) -> dict[str, Any
     result: dict[str, Any] = {}
     for key, (value, explicit, absent) in _wanted(plan, schema).items():
         default = config.get(key) if key in schema else absent
-        if explicit or not _equal(default, value):
+        if explicit or not equal(default, value):
             result[key] = value
             config = config.set({key: value})
     for key, value in plan.extra_overrides:
@@ -42,7 +42,8 @@ def _wanted(plan: Plan, schema: Schema) -> dict[str, tuple[Any, bool, Any]]:
     return translated(wanted, schema)
 
 
-def _equal(default: Any, value: Any) -> bool:
+def equal(default: Any, value: Any) -> bool:
+    """Return whether two values are the same to verl: a list is as good as a tuple, but `1` is not `true`."""
     if isinstance(default, (list, tuple)) and isinstance(value, (list, tuple)):
         return list(default) == list(value)
     return bool(default == value) and isinstance(default, bool) == isinstance(value, bool)

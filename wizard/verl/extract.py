@@ -10,7 +10,6 @@ import argparse
 import ast
 import importlib.metadata
 import importlib.util
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from wizard.probe.answer import answer, end_with_asker
 from wizard.verl.interpolation import parse_interpolation
 
 CONFIG_FOLDER = Path("trainer", "config")
@@ -129,12 +129,13 @@ def installed_package() -> tuple[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the schema of the installed verl as one JSON object; exit 3 when there is none."""
+    """Answer with the schema of the installed verl; exit 3 when there is none."""
     argparse.ArgumentParser(prog="wizard.verl.extract").parse_args(arguments)
+    end_with_asker()
     try:
         package, version = installed_package()
     except ModuleNotFoundError as error:
         print(error, file=sys.stderr)
         return 3
-    json.dump(extract(package, version), sys.stdout)
+    answer(extract(package, version))
     return 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +12,12 @@ from typing import Any, Literal
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME, load_plan
 from wizard.verl.config import Assignment, Fault, VerlConfig
-from wizard.verl.export import plan_to_config
-from wizard.verl.keys import Unmappable, exported_keys
+from wizard.verl.export import equal, plan_to_config
+from wizard.verl.keys import ExportedKey, Unmappable, exported_keys
 from wizard.verl.overrides import OverrideError, parse_override
 from wizard.verl.reader import Document, ReadError, flat, read_file
 from wizard.verl.schema import Schema, known_versions, load_schema
-from wizard.verl.versions import from_version
+from wizard.verl.versions import to_version
 
 Kind = Literal["yaml", "overrides", "argv", "plan"]
 NEWEST = known_versions()[-1]
@@ -25,10 +26,6 @@ _HYDRA_OWN = frozenset(("defaults", "hydra"))
 _WITH_VALUE = frozenset(("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p"))
 _DIRECTORY = frozenset(("--config-dir", "-cd", "--config-path", "-cp"))
 _NAME = frozenset(("--config-name", "-cn"))
-_OLD_MARKS = {
-    (0, 7): ("critic.model.fsdp_config", "reward_model.model.path"),
-}
-"""Keys that only releases up to that minor version have."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def import_file(path: Path, version: str | None = None) -> Imported:
     if _is_plan(document.value):
         plan = load_plan(path)
         return Imported(plan_to_config(plan), "plan", str(path), plan=plan, document=document)
-    schema = load_schema(version or _version_of(document.value))
+    schema = load_schema(version or _version_of(_keys_of(document.value)))
     return Imported(_from_document(document, schema), "yaml", str(path), document=document)
 
 
@@ -89,12 +86,19 @@ def import_argv(argv: Sequence[str], version: str | None = None, folder: Path | 
     directory, name, overrides = _split(_arguments(argv))
     base: tuple[Assignment, ...] = ()
     document = None
+    if directory is not None and not ((folder or Path()) / directory).is_dir():
+        raise ReadError(f"--config-dir {directory}: no such folder, and Hydra stops. Give the folder of your YAML.")
+    if directory is None and name not in (None, "ppo_trainer", "ppo_trainer.yaml"):
+        raise ReadError(
+            f"--config-name {name} without --config-dir: verl looks for it in its own folder only. "
+            "Add --config-dir with the folder of your YAML."
+        )
     if directory is not None and name is not None:
         path = (folder or Path()) / directory / f"{name.removesuffix('.yaml')}.yaml"
         document = read_file(path)
         if isinstance(document.value, dict):
             base = tuple(_assignments(document))
-            version = version or _version_of(document.value)
+            version = version or _version_of(_keys_of(document.value))
     config = _from_overrides(overrides, overrides, version, " ".join(argv)[:80], base)
     return Imported(config, "argv", "command line", document=document)
 
@@ -116,33 +120,54 @@ def plan_from_file(path: Path) -> tuple[Plan, Path]:
 
 
 def config_to_plan(config: VerlConfig, base: Plan) -> Plan:
-    """Return `base` with everything the configuration gives; what the Plan has no field for is kept as it is."""
-    minor = config.schema.minor
+    """Return `base` with everything the configuration gives; what the Plan does not say by itself is kept as it is.
+
+    Not carried over: Hydra's own keys, deleted defaults, and keys of a role that this algorithm does not have (the
+    Plan remembers their values, its files do not hold them).
+    """
     plan = dataclasses.replace(base, target=dataclasses.replace(base.target, verl_version=config.version))
-    by_key = {entry.key: entry for entry in exported_keys()}
-    kept: dict[str, Any] = dict(base.extra_overrides)
-    detached: list[tuple[str, Any]] = []
+    decided: dict[str, str] = {}
+    # A role follows the actor until it says something else, so the actor's fields come first; and of keys that one
+    # field stands for, what the person gave comes before verl's defaults.
+    entries = [entry for entry in exported_keys() if entry.path]
+    for entry in sorted(entries, key=lambda entry: (_is_role(entry), not config.is_given(_name(entry, config)))):
+        key = _name(entry, config)
+        if entry.path in decided.values() or not (config.is_given(key) or _read_default(entry, plan)):
+            continue
+        value = config.get(key, entry.absent)
+        with contextlib.suppress(Unmappable, PlanError):
+            field = _fitting(entry.from_verl(value))
+            if not equal(entry.to_verl(plan), value):
+                plan = plan.replace(entry.path, field)
+            decided[key] = entry.path
+    rest = {**dict(base.extra_overrides), **_rest(config, plan, decided)}
+    return dataclasses.replace(plan, extra_overrides=tuple(rest.items()))
+
+
+def _is_role(entry: ExportedKey) -> bool:
+    return entry.path.split(".")[0] in ("ref", "critic")
+
+
+def _name(entry: ExportedKey, config: VerlConfig) -> str:
+    return to_version(entry.key, config.schema.minor)
+
+
+def _read_default(entry: ExportedKey, plan: Plan) -> bool:
+    """Return whether what verl assumes decides the field: the models' default is a path that nobody has."""
+    return entry.path not in ("model.id", "model.critic_id") and entry.applies(plan)
+
+
+def _rest(config: VerlConfig, plan: Plan, decided: Mapping[str, str]) -> dict[str, Any]:
+    """Return what was given and neither stands in a field of the Plan nor in the files it makes anyhow."""
+    written = plan_to_config(dataclasses.replace(plan, extra_overrides=()))
+    rest: dict[str, Any] = {}
     for given in config.given:
-        if given.split(".")[0] in _HYDRA_OWN:
+        if given.split(".")[0] in _HYDRA_OWN or given in decided:
             continue
         value = config.get(given, config.raw(given))
-        entry = by_key.get(from_version(given, minor))
-        if entry is None or not entry.path:
-            kept[given] = config.raw(given)
-            continue
-        try:
-            field_value = entry.from_verl(value)
-            if entry.path.split(".")[0] in ("ref", "critic"):
-                detached.append((entry.path, field_value))
-            else:
-                plan = plan.replace(entry.path, _fitting(field_value))
-        except (Unmappable, PlanError):
-            kept[given] = config.raw(given)
-    # A role that says the same as the actor goes on following it.
-    for path, value in detached:
-        if plan.get(path) != value:
-            plan = plan.replace(path, _fitting(value))
-    return dataclasses.replace(plan, extra_overrides=tuple(kept.items()))
+        if given not in written or not equal(written.get(given, written.raw(given)), value):
+            rest[given] = config.raw(given)
+    return rest
 
 
 def _fitting(value: Any) -> Any:
@@ -154,13 +179,25 @@ def _is_plan(value: dict[Any, Any]) -> bool:
     return {"target", "machine", "batches"} <= keys and keys <= _PLAN_SECTIONS
 
 
-def _version_of(value: dict[Any, Any]) -> str:
-    """Guess the release a file was written for: the newest that has all the keys which come and go."""
-    config = {".".join(path) for path, _ in flat(value)}
-    for minor, marks in _OLD_MARKS.items():
-        if any(key.startswith(f"{mark}.") or key == mark for key in config for mark in marks):
-            return next(v for v in reversed(known_versions()) if load_schema(v).minor <= minor)
-    return NEWEST
+def _version_of(keys: Iterable[str]) -> str:
+    """Guess the release that keys were written for: the newest of those that lack fewest of them."""
+    given = tuple(keys)
+
+    def lacking(version: str) -> int:
+        schema = load_schema(version)
+        return sum(not schema.knows(key) for key in given)
+
+    best, fewest = NEWEST, lacking(NEWEST)
+    for version in reversed(known_versions()[:-1]):
+        if not fewest:
+            break
+        if lacking(version) < fewest:
+            best, fewest = version, lacking(version)
+    return best
+
+
+def _keys_of(value: dict[Any, Any]) -> list[str]:
+    return [".".join(path) for path, _ in flat(value) if path and path[0] not in _HYDRA_OWN]
 
 
 def _assignments(document: Document) -> Iterable[Assignment]:
@@ -183,7 +220,7 @@ def _from_overrides(
     assignments: list[Assignment] = list(base)
     faults: list[Fault] = []
     groups: dict[str, str] = {}
-    schema = load_schema(version or NEWEST)
+    schema = load_schema(version or _version_of(_override_keys(texts)))
     for text, origin in zip(texts, origins, strict=True):
         try:
             found = parse_override(text)
@@ -199,6 +236,11 @@ def _from_overrides(
         else:
             assignments.append(Assignment(found.key, found.value, found.mode, origin))
     return VerlConfig(schema, assignments, groups=groups, faults=tuple(faults), source=source)
+
+
+def _override_keys(texts: Sequence[str]) -> list[str]:
+    """Return the keys that plain overrides set; what Hydra alone can read says nothing about a release."""
+    return [key for text in texts if "." in (key := text.split("=", 1)[0].lstrip("+~")) and "@" not in key]
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wizard.state import cache_folder
+
 SCHEMAS = Path(__file__).with_name("schemas")
 
 
@@ -142,7 +144,8 @@ class Schema:
             block, _, name = known.rpartition(".")
             if name not in alike or not _misspelt(leaf, name) or not self._takes(known, value):
                 continue
-            spelling = difflib.SequenceMatcher(None, leaf, name).ratio() + 0.1 * (leaf.split("_")[0] == name.split("_")[0])
+            spelling = difflib.SequenceMatcher(None, leaf, name).ratio()
+            spelling += 0.1 * (leaf.split("_")[0] == name.split("_")[0])
             place = difflib.SequenceMatcher(None, parent, block).ratio() if parent != block else 1.0
             if place >= 0.3 and spelling + place > best_score:
                 best, best_score = known, spelling + place
@@ -209,6 +212,7 @@ def minor_of(version: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+@functools.cache
 def known_versions() -> tuple[str, ...]:
     """Return the releases whose schema is recorded, oldest first."""
     return tuple(
@@ -232,12 +236,21 @@ def recorded_version(version: str) -> str:
     )
 
 
+def extracted_path(version: str) -> Path:
+    """Return where the schema of a release that is not recorded here is kept, once it was read in a target."""
+    return cache_folder() / "schemas" / f"{re.sub(r'[^0-9A-Za-z.+]', '_', version)}.json"
+
+
 @functools.cache
 def load_schema(version: str = "0.9.1") -> Schema:
-    """Return the schema of a verl version; another patch of a recorded minor version gives the recorded one's.
+    """Return the schema of a verl version: recorded, read in a target before, else of the same minor version.
 
     Raises:
-        SchemaError: no release of that minor version is recorded.
+        SchemaError: no release of that minor version is known.
     """
-    path = SCHEMAS / f"{recorded_version(version)}.json"
-    return Schema(json.loads(path.read_bytes()))
+    if version not in known_versions():
+        try:
+            return Schema(json.loads(extracted_path(version).read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # never read in a target, or not whole
+    return Schema(json.loads((SCHEMAS / f"{recorded_version(version)}.json").read_bytes()))
