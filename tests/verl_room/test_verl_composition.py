@@ -122,7 +122,14 @@ VALUES = st.sampled_from(
      "'${oc.select:data.nothing,7}'", "'${.name}'", "'${..name}'", "'x${trainer.nnodes}y'", "'${nowhere.at.all}'")
 )  # fmt: skip
 FOLLOWERS = [key for key in LEAVES if isinstance(SCHEMA.node(key), str) and "${" in SCHEMA.node(key)]
-LIST_ITEMS = st.sampled_from([f"{key}.{index}" for key in LEAVES if SCHEMA.node(key) and isinstance(SCHEMA.node(key), list) for index in ("0", "1", "7", "x")])
+LIST_ITEMS = st.sampled_from(
+    [
+        f"{key}.{index}"
+        for key in LEAVES
+        if SCHEMA.node(key) and isinstance(SCHEMA.node(key), list)
+        for index in ("0", "1", "7", "x")
+    ]
+)
 TYPOS = st.sampled_from(("xyz", "lr_", "fsdp", "path", "Name", "_target_"))
 KEYS = st.one_of(
     st.sampled_from(LEAVES),

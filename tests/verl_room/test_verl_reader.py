@@ -107,7 +107,9 @@ def test_a_billion_laughs_ends_at_once():
 def test_a_billion_laughs_by_merging_ends_at_once():
     """Each level merges the one above many times: harmless only where the reader drops what it has already."""
     wide = "a: &a {" + ",".join(f"k{i}: {i}" for i in range(50)) + "}\n"
-    levels = "".join(f"{n}: &{n}\n  <<: [{','.join([f'*{p}'] * 30)}]\n" for p, n in zip("abcdef", "bcdefg", strict=True))
+    levels = "".join(
+        f"{n}: &{n}\n  <<: [{','.join([f'*{p}'] * 30)}]\n" for p, n in zip("abcdef", "bcdefg", strict=True)
+    )
     with pytest.raises(ReadError, match="aliases expand to more than"):
         read_text(wide + levels, "x.yaml")
 

@@ -150,10 +150,14 @@ def test_a_plan_written_for_a_release_comes_back(version: str, plans: list[Plan]
 def other_verl(folder: Path, version: str, source: Path) -> str:
     """Make an interpreter whose verl is another release: this one's packages behind a changed copy of verl."""
     site = folder / "site"
-    shutil.copytree(source, site / "verl", ignore=shutil.ignore_patterns("*.so", "__pycache__", "models", "third_party"))
+    shutil.copytree(
+        source, site / "verl", ignore=shutil.ignore_patterns("*.so", "__pycache__", "models", "third_party")
+    )
     (site / "verl" / "version" / "version").write_text(version)
     (site / f"verl-{version}.dist-info").mkdir()
-    (site / f"verl-{version}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: verl\nVersion: {version}\n")
+    (site / f"verl-{version}.dist-info" / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: verl\nVersion: {version}\n"
+    )
     trainer = site / "verl" / "trainer" / "config" / "ppo_trainer.yaml"
     text = trainer.read_text(encoding="utf-8")
     trainer.write_text(text.replace("\ntrainer:\n", "\ntrainer:\n\n  invented_here: 5\n", 1), encoding="utf-8")
@@ -219,5 +223,3 @@ def test_a_broken_record_of_a_release_is_passed_over(tmp_path: Path, monkeypatch
 
 def test_names_of_releases_stay_in_their_folder():
     assert extracted_path("../../x").parent == extracted_path("0.9.0").parent
-
-
