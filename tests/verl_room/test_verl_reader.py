@@ -184,9 +184,9 @@ NONSENSE = {
 def test_nonsense_is_no_configuration(data: bytes, tmp_path: Path):
     path = tmp_path / "x.yaml"
     path.write_bytes(data)
-    with pytest.raises(ReadError, match="x.yaml"):
+    with pytest.raises(ReadError, match=r"x\.yaml"):
         import_file(path)
-    with pytest.raises(PlanError, match="x.yaml"):
+    with pytest.raises(PlanError, match=r"x\.yaml"):
         plan_from_file(path)
 
 

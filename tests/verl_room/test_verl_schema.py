@@ -137,7 +137,7 @@ def test_older_releases_read_the_same_settings(version: str, plans: list[Plan]):
             assert config.get("critic.strategy") == plan.actor.strategy
 
 
-@pytest.mark.parametrize("version", (*OLDER, "0.9.1"))
+@pytest.mark.parametrize("version", [*OLDER, "0.9.1"])
 def test_a_plan_written_for_a_release_comes_back(version: str, plans: list[Plan]):
     for plan in plans:
         aimed = plan.replace("target.verl_version", version)

@@ -41,7 +41,9 @@ def hydra_refuses(case: Case) -> Iterator[Found]:
 
 def _instead(key: str, value: Any, nearest: str | None) -> tuple[Fix, ...]:
     """Offer the key that was meant, else to take the key away: nothing would read it."""
-    return (Fix(f"use {nearest}", (Change(nearest, value),)) if nearest else Fix("remove it", (Change(f"~{key}", None),)),)
+    if nearest:
+        return (Fix(f"use {nearest}", (Change(nearest, value),)),)
+    return (Fix("remove it", (Change(f"~{key}", None),)),)
 
 
 def _built(case: Case, key: str) -> Stage | None:
@@ -123,7 +125,7 @@ def orig_params_fsdp2(case: Case) -> Iterator[Found]:
 def dead_key(case: Case) -> Iterator[Found]:
     """They compose and have no effect."""
     for key, why in _DEAD.items():
-        for given in case.config.given:
+        for given in case.config.differences():
             if given == key or given.startswith(f"{key}.") or f".{key}." in f".{given}.":
                 yield Found(given, f"{why}.")
                 break
