@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from wizard.commands import check
-from wizard.commands.options import fail
+from wizard.commands.options import fail, verl_version
+from wizard.text import printable
 from wizard.verl.capture import CaptureError, capture
 from wizard.verl.importer import import_argv
 from wizard.verl.reader import ReadError
@@ -16,6 +17,11 @@ from wizard.verl.schema import SchemaError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    parser.epilog = (
+        "The script itself runs, in this folder: what it writes there with > or mkdir is written. python, torchrun, "
+        "ray, srun, docker, rm and the like are replaced by stand-ins that record the call and succeed, so nothing of "
+        "the training starts. Only the first trainer it would start is checked."
+    )
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --: the script's own command line")
     check.add_facts(parser)
     parser.add_argument("--json", action="store_true", help="findings as JSON")
@@ -29,11 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
     except (CaptureError, OSError) as error:
         return fail(str(error), 2)
     for call in calls.others:
-        print(f"verl-wizard: not run: {call}", file=sys.stderr)
+        print(f"verl-wizard: not run: {printable(str(call))}", file=sys.stderr)
     if calls.training is None:
         return fail("the script started no verl trainer (python … verl.trainer… or ray job submit).", 2)
     try:
-        found = import_argv(calls.training.argv, arguments.verl_version, Path(calls.training.folder))
+        version = verl_version(arguments, ask_this_one=False) or None
+        found = import_argv(calls.training.argv, version, Path(calls.training.folder))
         facts = check.facts_of(arguments, found)
     except (ReadError, SchemaError, check.FactsError, OSError) as error:
         return fail(str(error), 2)

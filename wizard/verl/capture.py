@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 STAND_INS = (
     *(
         "python",
@@ -128,37 +130,45 @@ def capture(command: Sequence[str], time_limit_seconds: float = 60.0) -> Calls:
     """Run `command` with the stand-ins first on PATH and return what was called.
 
     Raises:
-        CaptureError: the command takes too long, or ends with an error before it calls anything.
+        CaptureError: no trainer was started within the time, or the command failed before it called anything.
         OSError: it cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="verl-wizard-capture-") as name:
         folder = Path(name)
         record = folder / "calls.jsonl"
         environment = _prepare(folder, record)
-        process = subprocess.Popen(
-            _through_bash(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            _, stderr = process.communicate(timeout=time_limit_seconds)
-        except subprocess.TimeoutExpired as error:
-            raise CaptureError(
-                f"{shlex.join(command)}: not at its end within {time_limit_seconds:.0f} s; it was stopped."
-            ) from error
-        finally:
-            _end(process)
+        # A file, not a pipe: what the script leaves in the background would hold a pipe open.
+        with (folder / "stderr").open("w+b") as errors:
+            process = subprocess.Popen(
+                _through_bash(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+            try:
+                process.wait(time_limit_seconds)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                ended = process.returncode is not None
+                _end(process)
+            errors.seek(max(0, errors.tell() - 4096))
+            last = (errors.read().decode("utf-8", "replace").strip() or "no message").splitlines()[-1][:300]
         calls = _read(record)
+    trained = [(index, found) for index, call in enumerate(calls) if (found := _as_trainer(call)) is not None]
+    if not trained and not ended:
+        waiting = f" It last called: {calls[-1]}" if calls else ""
+        raise CaptureError(
+            f"{shlex.join(command)}: not at its end within {time_limit_seconds:g} s; it was stopped.{waiting}"
+        )
     if not calls and process.returncode:
-        last = (stderr.decode("utf-8", "replace").strip() or "no message").splitlines()[-1][:300]
         raise CaptureError(
             f"{shlex.join(command)}: ended with code {process.returncode} before it called anything: {last}"
         )
-    training = next((_as_trainer(call) for call in calls if _as_trainer(call) is not None), None)
-    return Calls(training, tuple(call for call in calls if _as_trainer(call) is None))
+    first, training = trained[0] if trained else (-1, None)
+    return Calls(training, tuple(call for index, call in enumerate(calls[:MAX_CALLS]) if index != first))
 
 
 def _through_bash(command: Sequence[str]) -> list[str]:
@@ -213,15 +223,18 @@ def _prepare(folder: Path, record: Path) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what the script left behind in its session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Kill what the script left behind in its session, also jobs in process groups of their own (`set -m`)."""
+    for _ in range(2):  # the second time for what was being forked the first time
+        for pid in psutil.pids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == process.pid:
+                    os.kill(pid, signal.SIGKILL)
     process.wait()
 
 
 def _read(record: Path) -> tuple[Call, ...]:
     try:
-        lines = record.read_text(encoding="utf-8").splitlines()[:MAX_CALLS]
+        lines = record.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return ()
     calls = (json.loads(line) for line in lines)
