@@ -100,7 +100,7 @@ class Run:
                 elif not self._cancelled:
                     self.verdict = self.state.verdict(time.monotonic(), self._silence())
                 if self.verdict is None:
-                    with contextlib.suppress(TimeoutError):
+                    with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(asyncio.shield(self._process.wait()), POLL_SECONDS)
         finally:
             await self._end()
@@ -130,7 +130,7 @@ class Run:
         if self._process.returncode is None:
             try:
                 await asyncio.wait_for(self._process.wait(), END_SECONDS)
-            except TimeoutError:
+            except asyncio.TimeoutError:
                 # Then the kernel takes the agent's children with it (PR_SET_PDEATHSIG).
                 self._process.kill()
                 await self._process.wait()
