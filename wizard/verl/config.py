@@ -235,9 +235,10 @@ class VerlConfig:
                 f"Write {entry.key}=… without the plus, or ++{entry.key}=…"
             )
             return Fault(entry.key, entry.value, "already-there", message, entry.origin)
-        absent, value = self._first_absent(entry.key, entry.value)
-        if not absent:
+        found = self._first_absent(entry.key, entry.value)
+        if found is None:
             return None
+        absent, value = found
         message = f"{absent} is not in verl {self.version}'s configuration, so Hydra refuses to override it."
         if self.schema.knows(absent):
             message += f" verl does read it: write +{absent}=…"
@@ -246,14 +247,14 @@ class VerlConfig:
             message += f" Did you mean {nearest}?" if nearest else ""
         return Fault(absent, value, "not-in-struct", message, entry.origin)
 
-    def _first_absent(self, key: str, value: Any) -> tuple[str, Any]:
+    def _first_absent(self, key: str, value: Any) -> tuple[str, Any] | None:
         """Return the first key that the configuration lacks, with its value; a scalar's place may take a block."""
         if key not in self:
             return key, value
         if isinstance(self.raw(key), dict) and isinstance(value, dict):
             below = (self._first_absent(f"{key}.{name}", child) for name, child in value.items())
-            return next((found for found in below if found[0]), ("", None))
-        return "", None
+            return next((found for found in below if found is not None), None)
+        return None
 
     def _delete(self, entry: Assignment, parts: list[str]) -> Fault | None:
         current = self._selected(entry.key)

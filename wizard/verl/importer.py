@@ -23,7 +23,7 @@ Kind = Literal["yaml", "overrides", "argv", "plan"]
 NEWEST = known_versions()[-1]
 _PLAN_SECTIONS = frozenset(field.name for field in dataclasses.fields(Plan))
 _HYDRA_OWN = frozenset(("defaults", "hydra"))
-_WITH_VALUE = frozenset(("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p"))
+_WITH_VALUE = frozenset(("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p", "--cfg", "-c"))
 _DIRECTORY = frozenset(("--config-dir", "-cd", "--config-path", "-cp"))
 _NAME = frozenset(("--config-name", "-cn"))
 
