@@ -15,6 +15,7 @@ import pytest
 from wizard.cli import main
 from wizard.findings import Severity, Stage
 from wizard.rules import ALL_RULES
+from wizard.verl.importer import import_file
 from wizard.verl.overrides import parse_override
 
 A = "actor_rollout_ref.actor"
@@ -126,6 +127,53 @@ def test_json_stays_json_with_fix(faulty: Path, capsys: pytest.CaptureFixture[st
     streams = capsys.readouterr()
     assert json.loads(streams.out).keys() == {"findings"}
     assert "+      param_offload: true" in streams.err
+
+
+FILES = {
+    "aliases": "x: &e {param_ofload: true}\n# kept\nactor_rollout_ref:\n  actor: {strategy: fsdp2, fsdp_config: *e}\n"
+               "  ref: {fsdp_config: *e}\n",
+    "merge keys": "x: &e {param_ofload: true}\nactor_rollout_ref:\n  actor:\n    fsdp_config:\n      <<: *e\n"
+                  "      fsdp_size: 8\n# kept\n",
+    "CRLF": "# kept\r\nactor_rollout_ref:\r\n  actor: {grad_offload: true} # c\r\n  rollout: {name: vllm}\r\n",
+    "wide indents": "actor_rollout_ref:\n        actor:\n                grad_offload: true\n                strategy: fsdp2\n"
+                    "trainer:\n        logger:\n            - console\n# kept\n",
+    "a comment of what goes": "actor_rollout_ref:\n  actor:\n    # kept\n    grad_offload: true\n# kept too\n",
+    "a scalar for a block": "actor_rollout_ref: 3\n# kept\n",
+    "a document's marks": "%YAML 1.1\n---\n# kept\nactor_rollout_ref: {actor: {grad_offload: true}}\n...\n",
+    "words of YAML 1.1": "actor_rollout_ref: {actor: {grad_offload: yes, use_dynamic_bsz: on}, rollout: {n: 010}} # kept\n",
+    "Hydra's own": "defaults: [ppo_trainer, _self_]  # kept\nhydra: {searchpath: [pkg://verl.trainer.config]}\n"
+                   "actor_rollout_ref: {actor: {grad_offload: true}}\n",
+    "JSON": '{"actor_rollout_ref": {"actor": {"grad_offload": true, "strategy": "fsdp2"}}}',
+    "values of the person's own": "n: 8  # kept\nactor_rollout_ref: {rollout: {n: '${n}'}, actor: {grad_offload: true}}\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_fix_of_all_kinds_of_files(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The corrected file says what it said before, less what was wrong, in the form it had."""
+    path, out = tmp_path / "x.yaml", tmp_path / "out.yaml"
+    path.write_bytes(FILES[kind].encode())
+    main(["check", str(path), "--fix", "--out", str(out), "--model", "Qwen/Qwen2.5-7B-Instruct"])
+    capsys.readouterr()
+    before, after = import_file(path).config, import_file(out).config
+    text = out.read_bytes().decode()
+    assert ("\r\n" in text) == (kind == "CRLF")
+    assert "\r\r" not in text
+    assert text.count("# kept") == FILES[kind].count("# kept")
+    assert "grad_offload" not in text
+    assert f"{A}.fsdp_config.param_ofload" not in after.given
+    wrong = ("grad_offload", "param_ofload", "actor_rollout_ref")
+    for key in before.given:
+        if not key.endswith(wrong):
+            assert after.raw(key) == before.raw(key)
+    if kind == "JSON":
+        json.loads(text)
+    if kind == "wide indents":
+        assert "\n        actor:\n                strategy: fsdp2\n" in text
+    if kind == "Hydra's own":
+        assert text.startswith("defaults: [ppo_trainer, _self_]  # kept\nhydra: {searchpath: [pkg://verl.trainer.config]}\n")
+    code, found = findings(capsys, out)
+    assert [f for f in found if f["fixes"] and f["severity"] == "error"] == []
 
 
 OVERRIDES = (

@@ -84,7 +84,9 @@ def unknown_key(case: Case) -> Iterator[Found]:
             name = unknown.target.rsplit(".", 1)[-1]
             yield Found(unknown.key, f"{name} has no such field: verl stops.{hint}", fixes, Severity.ERROR, stage)
         else:
-            yield Found(unknown.key, f"verl {case.config.version} does not read it; the default is used.{hint}", fixes)
+            # It may be a value of the person's own that others refer to: it is not taken away.
+            text = f"verl {case.config.version} does not read it; the default is used.{hint}"
+            yield Found(unknown.key, text, fixes if nearest else ())
 
 
 @rule(

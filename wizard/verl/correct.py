@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from wizard.findings import Change, Finding, Severity
+from wizard.plan_file import plan_to_yaml
 from wizard.rules import Facts, check_config
 from wizard.verl.config import Assignment, Mode, VerlConfig
-from wizard.verl.importer import Imported
+from wizard.verl.importer import HYDRA_OWN, Imported, config_to_plan
 from wizard.verl.overrides import override_text
+from wizard.verl.reader import ReadError, flat, read_text
 
 ROUNDS = 40
 """More than any configuration has findings with fixes; fixes that undo each other end here."""
@@ -92,35 +101,82 @@ def _as_overrides(config: VerlConfig) -> tuple[str, ...]:
 
 
 def _quoted(text: str) -> str:
-    import yaml
-
     return yaml.safe_dump(text, width=10**6, default_flow_style=True).removesuffix("...\n").strip()
 
 
 def _as_yaml(found: Imported, config: VerlConfig) -> str:
-    """Write the changes into the person's own file, comments and order kept."""
-    from ruamel.yaml import YAML
+    """Write the changes into the person's own file; order, comments, indentation and line ends are kept.
 
+    Where the file shares blocks by alias or merge key, a change of one would change the others: then every value is
+    written out.
+    """
     assert found.document is not None
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    data = yaml.load(found.document.text)
-    if found.kind == "plan":
-        from wizard.plan import Plan
-        from wizard.plan_file import plan_to_yaml
-        from wizard.verl.importer import config_to_plan
+    if found.plan is not None:
+        return plan_to_yaml(config_to_plan(config, found.plan))
+    before, after = found.config.given, config.given
+    changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
+    if not changed and before.keys() == after.keys():
+        return found.document.text
+    if _is_json(found.document.text):
+        return json.dumps(_nested(found, after), indent=2, ensure_ascii=False) + "\n"
+    old = found.document.text.replace("\r\n", "\n")
+    text = _edited(old, [key for key in before if key not in after], changed)
+    if text is None or dict(_leaves_of(text)) != {**dict(_leaves_of(old, HYDRA_OWN)), **after}:
+        text = yaml.safe_dump(_nested(found, after), sort_keys=False, allow_unicode=True, width=120)
+    # ruamel ties a comment to the key above it: one whose key is gone finds its place at the end.
+    kept = {line.strip() for line in text.splitlines()}
+    lost = [line.strip() for line in old.splitlines() if line.lstrip()[:1] == "#" and line.strip() not in kept]
+    text += "".join(f"{line}\n" for line in lost)
+    return text.replace("\n", "\r\n") if "\r\n" in found.document.text else text
 
-        return plan_to_yaml(config_to_plan(config, found.plan or Plan()))
-    before, after = dict(found.config.given), dict(config.given)
-    for key in before.keys() - after.keys():
-        _remove(data, key.split("."))
-    for key, value in after.items():
-        if key not in before or before[key] != value:
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _edited(text: str, gone: Sequence[str], changed: Mapping[str, Any]) -> str | None:
+    """Return the file with keys taken away and set, None where ruamel cannot."""
+    editor = YAML()
+    editor.preserve_quotes = True
+    editor.width = 4096
+    block = re.search(r"^[^\s#-][^\n]*:[ \r]*\n( +)[^\s#-]", text, re.MULTILINE)
+    items = re.search(r"^( *)[^\s#-][^\n]*:[ \r]*\n( *)- ", text, re.MULTILINE)
+    offset = len(items[2]) - len(items[1]) if items else 0
+    editor.indent(mapping=len(block[1]) if block else 2, sequence=max(0, offset) + 2, offset=max(0, offset))
+    try:
+        data = editor.load(text)
+        for key in gone:
+            _remove(data, key.split("."))
+        for key, value in changed.items():
             _put(data, key.split("."), value)
-    stream = StringIO()
-    yaml.dump(data, stream)
+        stream = StringIO()
+        editor.dump(data, stream)
+    except (YAMLError, LookupError, TypeError, ValueError):
+        return None
     return stream.getvalue()
+
+
+def _leaves_of(text: str, sections: Container[str] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of a file, or of some of its top-level sections."""
+    try:
+        value = read_text(text, "").value
+    except ReadError:
+        return
+    for path, leaf in flat(value if isinstance(value, dict) else {}):
+        if path and (sections is None or path[0] in sections):
+            yield ".".join(path), leaf
+
+
+def _nested(found: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
+    assert found.document is not None
+    tree: dict[str, Any] = {k: v for k, v in found.document.value.items() if k in HYDRA_OWN}
+    for key, value in given.items():
+        _put(tree, key.split("."), value)
+    return tree
 
 
 def _put(data: Any, path: list[str], value: Any) -> None:

@@ -22,10 +22,11 @@ from wizard.verl.versions import to_version
 Kind = Literal["yaml", "overrides", "argv", "plan"]
 NEWEST = known_versions()[-1]
 _PLAN_SECTIONS = frozenset(field.name for field in dataclasses.fields(Plan))
-_HYDRA_OWN = frozenset(("defaults", "hydra"))
-_WITH_VALUE = frozenset(("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p", "--cfg", "-c"))
+HYDRA_OWN = frozenset(("defaults", "hydra"))
+"""Sections of a file that are Hydra's, not verl's."""
 _DIRECTORY = frozenset(("--config-dir", "-cd", "--config-path", "-cp"))
 _NAME = frozenset(("--config-name", "-cn"))
+_WITH_VALUE = _DIRECTORY | _NAME | {"--package", "-p", "--cfg", "-c"}
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _rest(config: VerlConfig, plan: Plan, decided: Mapping[str, str]) -> dict[st
     written = plan_to_config(dataclasses.replace(plan, extra_overrides=()))
     rest: dict[str, Any] = {}
     for given in config.given:
-        if given.split(".")[0] in _HYDRA_OWN or given in decided:
+        if given.split(".")[0] in HYDRA_OWN or given in decided:
             continue
         value = config.get(given, config.raw(given))
         if given not in written or not equal(written.get(given, written.raw(given)), value):
@@ -197,12 +198,12 @@ def _version_of(keys: Iterable[str]) -> str:
 
 
 def _keys_of(value: dict[Any, Any]) -> list[str]:
-    return [".".join(path) for path, _ in flat(value) if path and path[0] not in _HYDRA_OWN]
+    return [".".join(path) for path, _ in flat(value) if path and path[0] not in HYDRA_OWN]
 
 
 def _assignments(document: Document) -> Iterable[Assignment]:
     for path, value in flat(document.value):
-        if path and path[0] not in _HYDRA_OWN:
+        if path and path[0] not in HYDRA_OWN:
             yield Assignment(".".join(path), value, "file", document.at(*path))
 
 

@@ -156,7 +156,7 @@ class Schema:
         if value is None or (isinstance(value, str) and "${" in value):
             return True
         declared = self.type_of(key)
-        kind = {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "dict"}[type(value)]
+        kind = "list" if isinstance(value, tuple) else type(value).__name__
         default = self.keys.get(key)
         if "Any" in declared or (isinstance(default, str) and "${" in default):
             return True
