@@ -172,7 +172,7 @@ def test_fix_of_all_kinds_of_files(kind: str, tmp_path: Path, capsys: pytest.Cap
         assert "\n        actor:\n                strategy: fsdp2\n" in text
     if kind == "Hydra's own":
         assert text.startswith("defaults: [ppo_trainer, _self_]  # kept\nhydra: {searchpath: [pkg://verl.trainer.config]}\n")
-    code, found = findings(capsys, out)
+    _, found = findings(capsys, out)
     assert [f for f in found if f["fixes"] and f["severity"] == "error"] == []
 
 
@@ -334,3 +334,9 @@ def test_a_fixed_file_is_accepted_by_verl(faulty: Path, tmp_path: Path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_documentation_names_every_stage_and_severity():
+    text = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
+    for word in (*Stage, *Severity):
+        assert f"`{word.value}`" in text
