@@ -163,7 +163,7 @@ def apply_by_hydra(verl_config_folder: Path) -> Any:
 
 
 @settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )  # fmt: skip
 @given(said=st.lists(OVERRIDES, min_size=1, max_size=4), chance=st.randoms(use_true_random=False))

@@ -83,13 +83,13 @@ LISTS = st.tuples(st.sampled_from(("", " ")), st.lists(SCALARS, max_size=4), st.
 VALUES = st.one_of(SCALARS, LISTS, NOISE)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(KEYS, VALUES)
 def test_any_override_is_read_as_hydra_reads_it(key: str, value: str):
     assert ours(f"{key}={value}") == hydras(f"{key}={value}")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(NOISE)
 def test_any_text_is_read_or_refused_as_by_hydra(text: str):
     assert ours(text) == hydras(text)

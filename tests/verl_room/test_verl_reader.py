@@ -38,7 +38,7 @@ def test_values_are_what_omegaconf_makes_of_them(text: str):
     assert same(read_text(f"k: {text}\n", "x.yaml").value, theirs)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.from_regex(r"[-+]?[0-9_.:]{0,6}([eE][-+]?[0-9_]{0,3})?", fullmatch=True))
 def test_numbers_are_what_omegaconf_makes_of_them(text: str):
     source = f"k: {text}\n"
@@ -248,12 +248,12 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 def test_no_mutation_of_a_real_file_gets_past_the_reader(tmp_path: Path):
     chance = random.Random(7)
-    for _ in range(3000):
+    for _ in range(1200):
         read_anyhow(mutated(chance.choice(SEEDS).encode(), chance), tmp_path / "x.yaml")
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )  # fmt: skip
 @given(data=st.binary(max_size=60) | st.text("ab:-[]{}&*!?|>'\"%@`#, \n\t<0.${}", max_size=60).map(str.encode))
