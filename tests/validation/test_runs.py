@@ -119,6 +119,11 @@ class TestFailed:
         run.mkdir()
         self.run(make_spec(model=str(model)), run, "forward", "model.layers.1.self_attn.v_proj")
 
+    def test_unit_inside_a_unit(self, make_spec: Specs, tmp_path: Path):
+        """What the rule `wrap-nested` says of verl: torch refuses it as soon as two ranks shard."""
+        nested = make_spec(wrap_classes=("Qwen2DecoderLayer", "Qwen2MLP"))
+        self.run(nested, tmp_path, "wrap", "Cannot concatenate overlapping meshes")
+
     def test_other_units_than_planned(self, make_spec: Specs, tmp_path: Path):
         self.run(make_spec(expected_units=5), tmp_path, "wrap", "expected 5 FSDP units, found 7")
 
