@@ -13,6 +13,7 @@ import yaml
 from wizard import __version__
 from wizard.plan import Plan, PlanError
 from wizard.text import printable
+from wizard.verl.reader import ReadError, read_file
 
 FILE_NAME = "verl-wizard.yaml"
 
@@ -74,6 +75,9 @@ def load_plan(path: Path) -> Plan:
         OSError: the file cannot be read.
     """
     try:
-        return plan_from_mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, PlanError) as error:
+        # With the limits of every foreign file: it may have been edited, or be something else altogether.
+        return plan_from_mapping(read_file(path).value)
+    except ReadError as error:
+        raise PlanError(str(error)) from error
+    except PlanError as error:
         raise PlanError(f"{path}: {error}") from error

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 
 import msgspec
 
 from wizard.commands.findings_text import fix_text
-from wizard.commands.options import fail
+from wizard.commands.options import fail, reason
 from wizard.diagnosis import Diagnosis
 from wizard.diagnosis.diagnose import diagnose, diagnose_log
 from wizard.diagnosis.evidence import Evidence
@@ -35,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         plan = load_plan(arguments.plan) if arguments.plan else Plan()
         found = _diagnosed(arguments.target, plan)
-    except (PlanError, OSError) as error:
+    except PlanError as error:
         return fail(str(error), 2)
+    except OSError as error:
+        return fail(reason(error), 2)
     if arguments.json:
         json.dump(msgspec.to_builtins(found) if found else None, sys.stdout)
         print()
@@ -49,6 +54,8 @@ def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
     result = target / "result.json"
     if not target.is_dir():
         with target.open("rb") as stream:
+            if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode) and not os.isatty(stream.fileno()):
+                raise OSError(errno.EINVAL, "a device, not a log", str(target))
             return diagnose_log(read_lines(stream), plan)
     if result.exists():
         verdict = json.loads(result.read_text(encoding="utf-8"))
@@ -59,7 +66,8 @@ def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
         return diagnose(Evidence(message, frames, verdict["step"], verdict["rank"]), plan)
     log = target / "log.txt"
     if not log.exists():
-        raise FileNotFoundError(f"{target}: holds neither result.json nor log.txt of a validation run, nor is it a log")
+        what = "holds neither result.json nor log.txt of a validation run, nor is it a log"
+        raise FileNotFoundError(errno.ENOENT, what, str(target))
     with log.open("rb") as stream:
         return diagnose_log(read_lines(stream), plan)
 

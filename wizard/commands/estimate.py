@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from wizard.commands.options import add_model_access, fail
+from wizard.commands.options import add_model_access, fail, reason
 from wizard.facts import Machine
 from wizard.memory import Exact, Prediction, PredictionError, predict
 from wizard.memory.roofline import StepTime, step_time
@@ -54,8 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments)
         exact = Exact(arguments.tokens, arguments.micro_batches, arguments.loss, arguments.entropy)
         prediction, time = predict(plan, exact), step_time(plan, exact)
-    except (PlanError, MachineError, OSError) as error:
+    except (PlanError, MachineError) as error:
         return fail(str(error), 2)
+    except OSError as error:
+        return fail(reason(error), 2)
     except (ModelError, PredictionError) as error:
         return fail(str(error))
     if arguments.json:

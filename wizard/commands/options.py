@@ -39,6 +39,12 @@ def verl_version(arguments: argparse.Namespace, *, ask_this_one: bool) -> str:
         return ""
 
 
+def reason(error: OSError) -> str:
+    """Return what the system says, led by the file it is about."""
+    what = error.strerror or str(error)
+    return f"{error.filename}: {what}" if error.filename else what
+
+
 def fail(message: str, code: int = 1) -> int:
     """Print a message on stderr and return the exit code."""
     lines = [printable(line) for line in message.split("\n")]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from wizard.commands.options import add_python, fail
+from wizard.commands.options import add_python, fail, reason
 from wizard.model.errors import ModelError
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME, load_plan
@@ -42,8 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         return fail(f"--world-size {arguments.world_size}: at least one rank has to run", 2)
     try:
         plan = read_plan(arguments.target)
-    except (PlanError, OSError) as error:
+    except PlanError as error:
         return fail(str(error), 2)
+    except OSError as error:
+        return fail(reason(error), 2)
     python = arguments.python or plan.target.python
     try:
         spec = spec_from_plan(
@@ -54,8 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
             tokens=arguments.tokens,
         )
         return asyncio.run(_stream(spec, python, as_json=arguments.json))
-    except (ModelError, OSError) as error:
+    except ModelError as error:
         return fail(str(error))
+    except OSError as error:
+        return fail(reason(error))
 
 
 def read_plan(target: Path) -> Plan:
