@@ -231,7 +231,7 @@ async def _passed(pilot: Pilot[Any]) -> None:
 
 
 async def _failed(pilot: Pilot[Any]) -> None:
-    cause = "Could not find the transformer layer class Qwen2DecoderLayr in the model."
+    cause = "Could not find any of the transformer layer classes to wrap in the model: ['Qwen2DecoderLayr']"
     failure = {"exception": "Exception", "message": cause, "frames": []}
     await _run(pilot, "wrap", Verdict("failed", "wrap", 3, cause, failure))
 
