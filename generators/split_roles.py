@@ -55,9 +55,10 @@ def exports(plan: Plan) -> str:
     return f"""
 export VERL_USE_EXTERNAL_MODULES={MODULE}
 export PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"
-# Workers of a Ray cluster that is already running inherit nothing from this shell.
+# Workers of a Ray cluster that is already running inherit nothing from this shell. Hydra wants quotes escaped.
+escaped=${{PYTHONPATH//\\'/\\\\\\'}}
 set -- \\
   "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES={MODULE}" \\
-  "+ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH='$PYTHONPATH'" \\
+  "+ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH='$escaped'" \\
   "$@"
 """

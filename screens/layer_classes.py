@@ -55,6 +55,7 @@ class LayerClassesScreen(StepScreen):
     ]
 
     step_id = "layer_classes"
+    shows_cost = True
     intro = "Space ticks the classes that are gathered and freed as one unit. Ticked is what verl would take by itself."
     findings_of = ("actor.wrap", "actor.min_num")
     guide = (

@@ -29,6 +29,12 @@ def test_module(path: Path):
     assert not text or text.lstrip().startswith(('"""', "from __future__")), "no docstring"
 
 
+def test_every_pin_comes_from_the_index():
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.!]+", pin)] == []
+    assert "torch==2.13.0" in pins
+
+
 def test_target_modules_need_nothing_of_ours_but_torch_and_transformers():
     """The worker, the inspector and the probe run where only the training's packages are."""
     code = (

@@ -17,6 +17,7 @@ from wizard.plan import GpuGroup, Placement, Plan, Target, Trainer
 from wizard.probe.machine import parse_machine
 from wizard.rules import check_plan
 from wizard.starter import starter_plan
+from wizard.verl.overrides import parse_override
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,22 @@ def test_a_split_critic_is_noted_and_gets_its_module(split_critic: Plan):
     compile(files["verl_wizard_roles.py"], "verl_wizard_roles.py", "exec")
     assert "VERL_USE_EXTERNAL_MODULES=verl_wizard_roles" in files["run.sh"]
     assert yaml.safe_load(files["run.yaml"])["trainer"]["n_gpus_per_node"] == 6
+
+
+def test_the_module_is_found_from_any_folder(split_critic: Plan, tmp_path: Path):
+    """The overrides that run.sh passes, read as Hydra reads them."""
+    folder = tmp_path / 'it\'s a \\ "folder" $HOME'
+    plan = dataclasses.replace(split_critic, target=Target(python="printf"))
+    write(render(plan), folder)
+    text = (folder / "run.sh").read_text().replace('exec "$python"', "exec printf '%s\\0'")
+    (folder / "run.sh").write_text(text)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    told = subprocess.run(
+        ["bash", folder / "run.sh"], capture_output=True, text=True, env=environment, check=True
+    ).stdout
+    given = [parse_override(word) for word in told.split("\0") if word.startswith("+ray_kwargs")]
+    values = {override.key.rsplit(".", 1)[-1]: override.value for override in given}
+    assert values == {"VERL_USE_EXTERNAL_MODULES": "verl_wizard_roles", "PYTHONPATH": str(folder)}
 
 
 CHECK_POOLS = """
