@@ -9,7 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wizard.verl.overrides import OverrideError, override_text, parse_override
@@ -129,6 +129,7 @@ JSON_VALUES = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(JSON_VALUES, st.sampled_from(("", "+", "++")))
+@example("\\\n", "")
 def test_written_overrides_are_read_back(value: Any, mode: Any):
     text = override_text("a.b", value, mode)
     again = parse_override(text)

@@ -145,7 +145,7 @@ def _value_text(value: Any) -> str:
         return value
     # Hydra reads backslashes as escapes only where a quote follows them, the closing one included.
     escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", value)
-    return "'" + re.sub(r"(\\+)$", lambda found: found[1] * 2, escaped) + "'"
+    return "'" + re.sub(r"(\\+)\Z", lambda found: found[1] * 2, escaped) + "'"
 
 
 def _name_text(name: Any) -> str:
