@@ -1,14 +1,18 @@
-"""What all tests share: no time limit on examples (CI machines pause), and no trace in the person's own folders."""
+"""What all tests share: how examples are found, and no trace in the person's own folders."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("steady", deadline=None)
-settings.load_profile("steady")
+# CI tries the same examples every time, so that a change is judged and not luck; HYPOTHESIS_PROFILE=explore looks for
+# new ones. No time limit on an example: shared machines pause.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(scope="session", autouse=True)
