@@ -102,7 +102,8 @@ class EnvironmentScreen(StepScreen):
             self.post_message(self.RowRead(row, stop))
 
     def on_environment_screen_row_read(self, event: RowRead) -> None:
-        if event.probe is not self._stop:
+        # Rows still arrive while the application closes and the table is gone.
+        if event.probe is not self._stop or not self.query("#versions"):
             return
         row = event.row
         self._rows[row.name] = row
