@@ -116,7 +116,8 @@ class EnvironmentScreen(StepScreen):
         self.action_probe()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        self._detail()
+        if self.query("#versions"):
+            self._detail()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         row = self._rows.get(event.row_key.value or "")
