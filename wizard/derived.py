@@ -37,7 +37,7 @@ class Derived:
 def derive(plan: Plan) -> Derived:
     """Return the derived numbers; sizes that do not divide are rounded up, the rules say what verl does with them."""
     batches, n, share = plan.batches, plan.rollout.n, plan.actor.ulysses_size
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     parallel = max(1, plan.world_size // share)
     samples, mini = batches.train_batch_size * n, batches.mini_batch_size * n
     unit = math.lcm(parallel, mini)

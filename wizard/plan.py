@@ -75,6 +75,11 @@ class Data:
     max_prompt_length: int = spec(1024, "Longest prompt kept.", unit="tokens", minimum=1)
     max_response_length: int = spec(1024, "Longest response generated.", unit="tokens", minimum=1)
 
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt with the longest response."""
+        return self.max_prompt_length + self.max_response_length
+
 
 @dataclass(frozen=True)
 class Fsdp:

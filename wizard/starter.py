@@ -143,7 +143,7 @@ def _with_batches(plan: Plan) -> Plan:
     ranks = plan.world_size
     step = ranks // math.gcd(ranks, plan.rollout.n)
     mini = -(-SMALLEST_MINI_BATCH // step) * step
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     budget = min(LARGEST_TOKEN_BUDGET, 8 * longest)
     batches = dataclasses.replace(
         plan.batches,

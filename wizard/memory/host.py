@@ -70,5 +70,5 @@ def _activations(plan: Plan) -> float:
 
 def _batch_bytes(plan: Plan) -> int:
     samples = plan.batches.train_batch_size * plan.rollout.n
-    length = plan.data.max_prompt_length + plan.data.max_response_length
+    length = plan.data.longest_sequence
     return samples * length * TENSORS_PER_TOKEN * 8

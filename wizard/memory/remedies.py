@@ -109,7 +109,7 @@ def _candidates(plan: Plan, too_big: set[PhaseName], budget: int | None, *, lack
 
 
 def _fewer_tokens(plan: Plan, budget: int | None) -> Iterator[Fix]:
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     if not budget:
         return
     if plan.batches.dynamic:
@@ -124,7 +124,7 @@ def _fewer_tokens(plan: Plan, budget: int | None) -> Iterator[Fix]:
 
 
 def _fewer_scored_tokens(plan: Plan) -> Iterator[Fix]:
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     batches = plan.batches
     for share in (2, 4, 8):
         if batches.dynamic:

@@ -166,7 +166,7 @@ def update_workload(plan: Plan, role: TrainedRole) -> Workload:
 
 def _tokens(plan: Plan, fsdp: Fsdp, budget: int, samples: int, prompts: int, world: int) -> Workload:
     """Worst case: every sample as long as allowed. A rank holds 1/ulysses of its micro-batch."""
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     groups = max(1, world // max(1, fsdp.ulysses_size))
     per_group = max(1, prompts * plan.rollout.n // groups)
     if plan.batches.dynamic or not samples:
@@ -199,5 +199,5 @@ def _mask_width(plan: Plan, tokens: int) -> int:
     its tokens, padded samples one each (transformers `masking_utils.py`)."""
     if plan.model.attention == "flash_attention_2":
         return 0
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     return tokens if plan.model.use_remove_padding else min(tokens, longest)

@@ -45,6 +45,6 @@ def engine_of(plan: Plan, architecture: Architecture) -> Engine:
     splits = min(tp, architecture.num_key_value_heads) or 1
     tokens = int(cache * splits / per_token) if per_token else 0
     graphs = 0 if plan.rollout.enforce_eager else CUDA_GRAPH_BYTES
-    longest = plan.rollout.max_model_len or plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.rollout.max_model_len or plan.data.longest_sequence
     lacking = max(0, weights + longest * per_token // splits - share)
     return Engine(weights, cache, graphs, tokens, lacking)

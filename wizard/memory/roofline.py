@@ -116,7 +116,7 @@ def compute_seconds(plan: Plan, shape: ModelShape, step: Step, chip: Chip) -> di
     products = 2.0 * step.tokens * (shape.parameters - inactive - (0 if shape.tied else shape.embedding_parameters))
     ulysses = plan.actor.ulysses_size
     width = architecture.num_attention_heads * architecture.head_dim
-    longest = min(step.tokens * ulysses, plan.data.max_prompt_length + plan.data.max_response_length)
+    longest = min(step.tokens * ulysses, plan.data.longest_sequence)
     attention = 2.0 * step.tokens * longest * width * architecture.num_layers
     kept = sum(block.saved_bytes_per_token * block.repeat for block in shape.blocks) * step.tokens
     forward = (

@@ -50,7 +50,7 @@ def spec_from_plan(
         notes.append(f"fsdp_size {fsdp_size} shards over all {ranks} ranks here")
         fsdp_size = -1
     model, config = _model(plan, notes)
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     budget = tokens or (_plan_tokens(plan, longest) if device == "cuda" else CPU_TOKENS)
     if device == "cpu" and tokens is None:
         notes.append(f"on the CPU a micro-batch holds {budget} tokens")

@@ -300,11 +300,6 @@ def _engine(role: str) -> tuple[ExportedKey, ...]:
     return tuple(keys)
 
 
-def longest_sequence(plan: Plan) -> int:
-    """Return the tokens of the longest prompt with the longest response."""
-    return plan.data.max_prompt_length + plan.data.max_response_length
-
-
 def _rollout() -> tuple[ExportedKey, ...]:
     return (
         _field("rollout.engine", f"{ROLLOUT}.name", "the inference engine; verl has no default", explicit=True),
@@ -315,7 +310,7 @@ def _rollout() -> tuple[ExportedKey, ...]:
                "share of the GPU's total memory the engine takes", back=_number, explicit=True),
         ExportedKey("rollout.max_model_len", f"{ROLLOUT}.max_model_len",
                     "longest sequence the engine accepts; null would mean the model's whole context",
-                    lambda plan: plan.rollout.max_model_len or longest_sequence(plan),
+                    lambda plan: plan.rollout.max_model_len or plan.data.longest_sequence,
                     lambda value: 0 if value is None else value, _always),
         _field("rollout.max_num_batched_tokens", f"{ROLLOUT}.max_num_batched_tokens", "tokens of one engine step"),
         _field("rollout.temperature", f"{ROLLOUT}.temperature", "sampling temperature", back=_number),

@@ -31,7 +31,7 @@ def _even_mini(plan: Plan) -> int:
 
 
 def _whole_sequences(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     names = ("max_tokens_per_gpu", "log_prob_max_tokens_per_gpu", "critic_max_tokens_per_gpu")
     share = -(-longest // plan.actor.ulysses_size)
     short = {f"batches__{name}": longest for name in names if getattr(plan.batches, name) < share}
@@ -69,7 +69,7 @@ def _smaller_tensor_parallel(match: re.Match[str], plan: Plan) -> tuple[Fix, ...
 
 
 def _length(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
-    longest = plan.data.max_prompt_length + plan.data.max_response_length
+    longest = plan.data.longest_sequence
     if plan.rollout.max_model_len in (0, longest):
         return ()
     return (set_fields(f"max_model_len {longest}", rollout__max_model_len=longest),)

@@ -17,7 +17,7 @@ _TORCH_OOM = "torch `c10/cuda/CUDACachingAllocator.cpp`"
 
 def fewer_tokens(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     """Halve what one forward-backward pass holds, but never below the longest sequence."""
-    batches, longest = plan.batches, plan.data.max_prompt_length + plan.data.max_response_length
+    batches, longest = plan.batches, plan.data.longest_sequence
     if not batches.dynamic:
         half = batches.micro_batch_size_per_gpu // 2
         return (set_fields(f"micro-batches of {half}", batches__micro_batch_size_per_gpu=half),) if half else ()
