@@ -15,8 +15,7 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 from screens.base import StepScreen
 from screens.widgets.tick import Tick
 from screens.widgets.validation_panel import ValidationPanel
-from wizard.diagnosis import Diagnosis, diagnose
-from wizard.diagnosis.evidence import Evidence
+from wizard.diagnosis import diagnose_verdict
 from wizard.findings import Fix
 from wizard.memory import PredictionError, predict
 from wizard.memory.prediction import Prediction
@@ -27,15 +26,6 @@ from wizard.validation.launcher import Run
 from wizard.validation.plan_spec import spec_from_plan
 from wizard.validation.spec import ValidationSpec
 from wizard.validation.verdict import Verdict
-
-
-def diagnosis_of(verdict: Verdict, plan: Plan) -> Diagnosis | None:
-    """Return why a run failed and what helps, None for a run that did not fail."""
-    if verdict.outcome in ("passed", "cancelled"):
-        return None
-    frames = tuple(str(frame) for frame in verdict.failure.get("frames", ()))
-    message = verdict.cause if verdict.outcome != "timed out" else verdict.sentence
-    return diagnose(Evidence(message, frames, verdict.step, verdict.rank), plan)
 
 
 class ValidateScreen(StepScreen):
@@ -177,7 +167,7 @@ class ValidateScreen(StepScreen):
 
     def _conclude(self, verdict: Verdict) -> None:
         self._say(printable(verdict.sentence))
-        found = diagnosis_of(verdict, self.app.plan)
+        found = diagnose_verdict(verdict, self.app.plan)
         if found is None:
             return
         self._fix = found.fixes[0] if found.fixes else None

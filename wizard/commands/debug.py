@@ -15,13 +15,13 @@ import msgspec
 from wizard.commands.findings_text import fix_text
 from wizard.commands.options import fail, reason
 from wizard.diagnosis import Diagnosis
-from wizard.diagnosis.diagnose import diagnose, diagnose_log
-from wizard.diagnosis.evidence import Evidence
+from wizard.diagnosis.diagnose import diagnose_log, diagnose_verdict
 from wizard.diagnosis.log_lines import read_lines
 from wizard.diagnosis.scrub import scrub
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import load_plan
 from wizard.text import printable
+from wizard.validation.verdict import Verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +58,7 @@ def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
                 raise OSError(errno.EINVAL, "a device, not a log", str(target))
             return diagnose_log(read_lines(stream), plan)
     if result.exists():
-        verdict = json.loads(result.read_text(encoding="utf-8"))
-        if verdict["outcome"] in ("passed", "cancelled"):
-            return None
-        frames = tuple(map(str, verdict["failure"].get("frames", ())))
-        message = verdict["sentence"] if verdict["outcome"] == "timed out" else verdict["cause"]
-        return diagnose(Evidence(message, frames, verdict["step"], verdict["rank"]), plan)
+        return diagnose_verdict(msgspec.json.decode(result.read_bytes(), type=Verdict), plan)
     log = target / "log.txt"
     if not log.exists():
         what = "holds neither result.json nor log.txt of a validation run, nor is it a log"

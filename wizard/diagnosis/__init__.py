@@ -1,5 +1,5 @@
 """From a failure to its cause and the change that removes it."""
 
-from wizard.diagnosis.diagnose import Diagnosis, diagnose
+from wizard.diagnosis.diagnose import Diagnosis, diagnose, diagnose_verdict
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Diagnosis", "diagnose", "diagnose_verdict"]

@@ -12,6 +12,7 @@ from wizard.diagnosis.evidence import Evidence, Hit, Level, recognise
 from wizard.diagnosis.log_lines import LogLine
 from wizard.findings import Fix
 from wizard.plan import Plan
+from wizard.validation.verdict import Verdict
 
 STACK_FRAMES = 60
 """Frames kept of a stack; verl's deepest, through FSDP and autograd, has about 40."""
@@ -60,6 +61,15 @@ def diagnose(evidence: Evidence, plan: Plan) -> Diagnosis:
     """Judge one failure, such as a worker's failure event."""
     hit = recognise(evidence, CAUSES)
     return _told(hit, plan, ()) if hit else _unknown(evidence)
+
+
+def diagnose_verdict(verdict: Verdict, plan: Plan) -> Diagnosis | None:
+    """Judge how a validation ended; None for one that did not fail."""
+    if verdict.outcome in ("passed", "cancelled"):
+        return None
+    frames = tuple(map(str, verdict.failure.get("frames", ())))
+    message = verdict.sentence if verdict.outcome == "timed out" else verdict.cause
+    return diagnose(Evidence(message, frames, verdict.step, verdict.rank), plan)
 
 
 def diagnose_log(lines: Iterable[LogLine], plan: Plan) -> Diagnosis | None:
