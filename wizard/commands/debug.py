@@ -58,7 +58,11 @@ def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
                 raise OSError(errno.EINVAL, "a device, not a log", str(target))
             return diagnose_log(read_lines(stream), plan)
     if result.exists():
-        return diagnose_verdict(msgspec.json.decode(result.read_bytes(), type=Verdict), plan)
+        try:
+            verdict = msgspec.json.decode(result.read_bytes(), type=Verdict)
+        except msgspec.DecodeError as error:
+            raise OSError(errno.EINVAL, f"not the result of a validation: {error}", str(result)) from error
+        return diagnose_verdict(verdict, plan)
     log = target / "log.txt"
     if not log.exists():
         what = "holds neither result.json nor log.txt of a validation run, nor is it a log"
