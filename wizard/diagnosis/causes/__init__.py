@@ -1,10 +1,11 @@
 """The known causes, in the order in which they are tried: the specific before the general."""
 
-from wizard.diagnosis.causes import cluster, configuration, environment, memory, model, numerics
+from wizard.diagnosis.causes import cluster, configuration, environment, files, memory, model, numerics
 
 CAUSES = (
     *memory.CAUSES,
     *configuration.CAUSES,
+    *files.CAUSES,
     *model.CAUSES,
     *numerics.CAUSES,
     *environment.CAUSES,
