@@ -215,7 +215,7 @@ class TestVerl:
 
 def test_every_text_of_a_cause_can_be_filled():
     for cause in CAUSES:
-        groups = dict.fromkeys(cause.pattern.groupindex, "")
+        groups = dict.fromkeys((*cause.pattern.groupindex, *(cause.frames.groupindex if cause.frames else ())), "")
         assert cause.what.format(**groups)
         assert cause.remedy.format(**groups)
         assert cause.source

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pytest
 from wizard.diagnosis import Diagnosis, diagnose_verdict
 from wizard.fixing import apply_fix
 from wizard.model.catalog import preset
-from wizard.model.tiny import ensure_tiny
+from wizard.model.tiny import TINY_CONFIG, ensure_tiny
 from wizard.plan import Fsdp, Model, Plan
 from wizard.validation.events import Event
 from wizard.validation.launcher import Run
@@ -78,10 +79,8 @@ class Bench:
     def fails(self, cause: str, plan: Plan, ranks: int = 1, act: Act | None = None, **changes: Any) -> Finished:
         """Validate a Plan that must fail, for this cause."""
         found = self.run(plan, ranks, act, **changes)
-        log = (found.folder / "log.txt").read_text(errors="replace")[-3000:]
         assert found.diagnosis is not None, found.verdict
-        assert found.diagnosis.cause == cause, f"{found.verdict}\n{found.diagnosis}\n{log}"
-        assert "{" not in found.diagnosis.what + found.diagnosis.remedy
+        assert found.diagnosis.cause == cause, found.verdict
         return found
 
     def passes(self, plan: Plan, ranks: int = 1, **changes: Any) -> None:
@@ -112,6 +111,14 @@ def bench(tmp_path: Path, passed: dict[str, Verdict]) -> Bench:
 def plan_of(model: Path, **actor: Any) -> Plan:
     """Return a Plan of a model folder that differs from the default in the actor's fields given."""
     return Plan(model=Model(id=str(model), attention="sdpa"), architecture=preset("tiny"), actor=Fsdp(**actor))
+
+
+def shaped(parent: Path, **entries: Any) -> Plan:
+    """Return the Plan of a model of which there is only a config.json."""
+    folder = parent / "shape"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY_CONFIG | entries))
+    return dataclasses.replace(plan_of(folder), architecture=None)
 
 
 def spec_of(plan: Plan, ranks: int, changes: dict[str, Any]) -> ValidationSpec:

@@ -27,15 +27,16 @@ def test_activations_overflow_in_fp16(bench: Bench, model: Path):
 
 
 def test_gradients_overflow_in_fp16(bench: Bench, model: Path):
-    """A huge head after a tiny last layer: activations stay small, their gradients do not."""
+    """A huge projection after tiny ones: activations stay small, their gradients do not."""
 
     def skew(tensors):
-        tensors["model.layers.3.mlp.down_proj.weight"] *= 1e-4
-        tensors["model.norm.weight"] *= 1e-7
-        tensors["lm_head.weight"] *= 1e7
+        tensors["lm_head.weight"] *= 1e4
+        tensors["model.layers.3.mlp.down_proj.weight"] *= 2e5
+        tensors["model.layers.3.mlp.gate_proj.weight"] *= 1e-4
+        tensors["model.layers.3.mlp.up_proj.weight"] *= 1e-4
 
     change_tensors(model, skew)
-    found, fixed = bench.is_cured_by_its_first_fix("non-finite-activation", plan_of(model, param_dtype="fp16"))
+    found, fixed = bench.is_cured_by_its_first_fix("non-finite-backward", plan_of(model, param_dtype="fp16"))
     assert fixed.actor.param_dtype == "bf16"
     assert found.diagnosis is not None
-    assert "gradient" in found.diagnosis.what
+    assert "model.layers.3.mlp" in found.diagnosis.what

@@ -76,7 +76,7 @@ def test_code_that_needs_a_package(
 def test_detached_graph(bench: Bench, model: Path):
     found = bench.fails("no-gradient", trusted(with_own_code(model, forward("def change(h):\n    return h.detach()"))))
     assert found.diagnosis is not None
-    assert "model.layers.3.mlp" in found.diagnosis.what
+    assert "model.layers.3." in found.diagnosis.what
     with_own_code(model, HEALTHY)
     bench.passes(trusted(model))
 
@@ -84,10 +84,9 @@ def test_detached_graph(bench: Bench, model: Path):
 def test_gradient_that_is_not_finite_although_the_loss_is(bench: Bench, model: Path):
     """The derivative of a square root at zero: a norm without its epsilon."""
     code = forward("def change(h):\n    return h + torch.sqrt((h * 0).abs())")
-    found = bench.fails("non-finite-activation", trusted(with_own_code(model, code)))
+    found = bench.fails("non-finite-backward", trusted(with_own_code(model, code)))
     assert found.diagnosis is not None
     assert "model.layers.3.mlp" in found.diagnosis.what
-    assert "gradient" in found.diagnosis.what
     with_own_code(model, forward("def change(h):\n    return h + torch.sqrt((h * 0).abs() + 1e-12)"))
     bench.passes(trusted(model))
 
@@ -110,7 +109,10 @@ def test_tensor_that_is_no_buffer_stays_on_meta(bench: Bench, model: Path):
 
 def test_layer_classes_that_the_code_does_not_name(bench: Bench, model: Path):
     """Without `_no_split_modules`, verl's fsdp makes one unit of the model and fsdp2 stops."""
-    code = HEALTHY + "    _no_split_modules = None\n"
+    code = HEALTHY + """
+
+MineForCausalLM.__mro__[2]._no_split_modules = None
+"""
     plan = trusted(with_own_code(model, code))
     assert plan.architecture is not None
     plan = dataclasses.replace(plan, architecture=dataclasses.replace(plan.architecture, no_split_modules=None))

@@ -126,7 +126,7 @@ def _evidence(lines: Iterable[LogLine]) -> Iterator[Evidence]:
 
 
 def _told(hit: Hit, plan: Plan, others: tuple[tuple[str, int], ...]) -> Diagnosis:
-    cause, groups = hit.cause, {name: value or "" for name, value in hit.match.groupdict().items()}
+    cause, groups = hit.cause, hit.groups
     return Diagnosis(
         cause.id,
         cause.title,

@@ -79,6 +79,13 @@ class Hit:
     cause: Cause
     evidence: Evidence
     match: re.Match[str]
+    stack_match: re.Match[str] | None = None
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """What the cause's sentences are filled with: the named groups of both patterns, empty where not found."""
+        both = self.match.groupdict() | (self.stack_match.groupdict() if self.stack_match else {})
+        return {name: value or "" for name, value in both.items()}
 
 
 def recognise(evidence: Evidence, causes: tuple[Cause, ...]) -> Hit | None:
@@ -86,6 +93,9 @@ def recognise(evidence: Evidence, causes: tuple[Cause, ...]) -> Hit | None:
     stack = "\n".join(evidence.frames)
     for cause in causes:
         match = cause.pattern.search(evidence.message)
-        if match and (cause.frames is None or cause.frames.search(stack)):
-            return Hit(cause, evidence, match)
+        if match is None:
+            continue
+        stack_match = cause.frames.search(stack) if cause.frames else None
+        if cause.frames is None or stack_match:
+            return Hit(cause, evidence, match, stack_match)
     return None

@@ -37,6 +37,27 @@ def read_limits(root: Path = Path("/")) -> Limits:
     return Limits(limit, left, min(cpus, default=None))
 
 
+def oom_counters(process: int, root: Path = Path("/")) -> tuple[Path, ...]:
+    """Return the files that count the kernel's kills for memory: of the process's cgroups up, then of the machine."""
+    found: list[Path] = []
+    for controllers, path in _memberships(root / f"proc/{process}/cgroup"):
+        for controller in controllers or ("",):
+            if controller in ("", "memory"):
+                groups = _up_to(root / "sys/fs/cgroup" / controller, path)
+                found += [group / name for group in groups for name in ("memory.events", "memory.oom_control")]
+    return (*filter(Path.exists, found), root / "proc/vmstat")
+
+
+def oom_kills(counter: Path) -> int:
+    """Return a counter's value; 0 where the kernel does not tell."""
+    count = _entries(counter).get("oom_kill", "")
+    return int(count) if count.isdigit() else 0
+
+
+def _entries(file: Path) -> dict[str, str]:
+    return dict(line.split() for line in _read(file).splitlines() if line.count(" ") == 1)
+
+
 def _memberships(file: Path) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (controllers, path in their hierarchy); no controller for v2's one hierarchy."""
     for line in _read(file).splitlines():
@@ -61,8 +82,8 @@ def _memory(group: Path) -> tuple[int, int] | None:
         limit = _read(group / limit_file)
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
             usage = _read(group / usage_file)
-            stat = dict(line.split() for line in _read(group / "memory.stat").splitlines() if line.count(" ") == 1)
-            return int(limit), (int(usage) if usage.isdigit() else 0) - int(stat.get(inactive, 0))
+            dropped = int(_entries(group / "memory.stat").get(inactive, 0))
+            return int(limit), (int(usage) if usage.isdigit() else 0) - dropped
     return None
 
 

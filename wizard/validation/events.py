@@ -19,7 +19,7 @@ class Event:
 
     `data` by kind: step_finished `{seconds}`; metric `{name: value, …}` with units in the names; memory
     `{phase, peak_allocated_bytes, peak_reserved_bytes}` on a GPU, `{phase, resident_bytes}` on a CPU; log
-    `{message}`; failure `{exception, message, frames, causes}`; finished `{}`.
+    `{message}`; failure `{exception, message, frames, memory}`; finished `{}`.
     """
 
     kind: Kind

@@ -16,9 +16,11 @@ import msgspec
 from wizard.state import state_folder
 from wizard.target import ENTRY, target_command
 from wizard.validation.events import Event, parse_line
+from wizard.validation.loss import KernelKills, explain_loss
 from wizard.validation.reporter import event_file, heartbeat_file
 from wizard.validation.spec import ValidationSpec, write_spec
-from wizard.validation.verdict import RunState, Verdict
+from wizard.validation.stacks import COLLECTIVES, ask_stacks
+from wizard.validation.verdict import RunState, Verdict, with_stacks
 
 POLL_SECONDS = 0.1
 LOG_TAIL_BYTES = 64 << 10
@@ -46,6 +48,7 @@ class Run:
         self.state = RunState(spec.world_size, spec.step_limit_seconds, time.monotonic())
         self._process = process
         self._cancelled = False
+        self._kernel: KernelKills | None = None
         self._offsets = [0] * spec.world_size
         self._rests = [""] * spec.world_size
 
@@ -91,20 +94,37 @@ class Run:
             while self.verdict is None:
                 ended = self._process.returncode is not None
                 for event in self._new_events():
+                    self._kernel = self._kernel or KernelKills(self._process.pid)
                     self.state.feed(event, time.monotonic())
                     yield event
                 if ended:
                     assert self._process.returncode is not None
                     tail = self.log_tail()
-                    self.verdict = self.state.ended(self._process.returncode, tail, cancelled=self._cancelled)
+                    verdict = self.state.ended(self._process.returncode, tail, cancelled=self._cancelled)
+                    self.verdict = explain_loss(verdict, self.folder, self._kernel)
                 elif not self._cancelled:
-                    self.verdict = self.state.verdict(time.monotonic(), self._silence())
+                    now = self.state.verdict(time.monotonic(), self._silence())
+                    self.verdict = now and explain_loss(await self._located(now), self.folder, self._kernel)
                 if self.verdict is None:
                     with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(asyncio.shield(self._process.wait()), POLL_SECONDS)
         finally:
             await self._end()
             self._write_result()
+
+    async def _located(self, verdict: Verdict) -> Verdict:
+        """Add where every rank is, while the ranks are still there to be asked."""
+        if not verdict.hung:
+            return verdict
+        pids = {rank: self._pid(rank) for rank in range(self.spec.world_size)}
+        steps = {rank: state.step for rank, state in enumerate(self.state.ranks)}
+        return with_stacks(verdict, await asyncio.to_thread(ask_stacks, self.folder, pids, steps))
+
+    def _pid(self, rank: int) -> int:
+        try:
+            return int(heartbeat_file(self.folder, rank).read_text())
+        except (OSError, ValueError):
+            return 0
 
     async def cancel(self) -> None:
         """End the run; `events` then ends with the verdict `cancelled`."""
@@ -179,6 +199,15 @@ def _environment(spec: ValidationSpec, folder: Path) -> dict[str, str]:
         # torch sees no GPU: a laptop's small one must not be initialised by accident.
         environment["CUDA_VISIBLE_DEVICES"] = ""
         environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // spec.world_size)))
+    else:
+        # NCCL's flight recorder keeps every rank's last collectives and writes them to the run folder when a byte
+        # comes through the pipe; newer releases of torch dropped NCCL from two of the names.
+        for name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"):
+            environment.setdefault(name, "2000")
+        for name in ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"):
+            environment.setdefault(name, str(folder / COLLECTIVES))
+        environment.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+        environment.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(folder / COLLECTIVES))
     return environment
 
 

@@ -115,7 +115,8 @@ def forward(model: nn.Module, batch: Batch, context: Context) -> torch.Tensor:
     Raises:
         NonFiniteError: with that module's name, and the weight at fault where one is.
     """
-    with FirstNonFinite(model) as watch:
+    context.watch = FirstNonFinite(model)
+    with context.watch as watch:
         try:
             loss = token_loss(model, batch, context, check=True)
         except NonFiniteError as error:
@@ -143,10 +144,23 @@ def backward(model: nn.Module, loss: torch.Tensor, context: Context) -> None:
             without.append(name)
         elif not bool(torch.isfinite(_local(parameter.grad)).all()):
             infinite.append(name)
+    _prove_gradients(context)
     if without:
         raise GradientError(f"no gradient reached {without[0]} and {len(without) - 1} more trainable parameters")
     if infinite:
         raise NonFiniteError(f"first non-finite gradient in {infinite[0]}, and {len(infinite) - 1} more")
+
+
+def _prove_gradients(context: Context) -> None:
+    """Name the module and the rank where gradients stop or stop being finite; every rank learns what any found."""
+    cut_off = context.watch.cut_off()
+    if cut_off:
+        raise GradientError(f"no gradient reached {cut_off}: its result is detached from the loss, or not used")
+    sentences: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(sentences, context.watch.gradient_sentence())
+    for rank, sentence in enumerate(sentences):
+        if sentence:
+            raise NonFiniteError(f"{sentence} on rank {rank}")
 
 
 def optimizer_step(model: nn.Module, optimizer: torch.optim.Optimizer, context: Context) -> None:

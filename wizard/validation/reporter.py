@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wizard.validation.events import Event, Kind, to_line
+from wizard.validation.memory_state import memory_state
 
 HEARTBEAT_SECONDS = 1.0
 
@@ -77,11 +78,12 @@ class Reporter:
         self.tell("step_finished", seconds=time.perf_counter() - started)
 
     def failed(self, error: BaseException) -> None:
-        """Tell a failure with its type, text and stack."""
+        """Tell a failure with its type, text, stack and the memory at that moment."""
         frames = [f"{frame.filename}:{frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
         self.tell(
             "failure",
             exception=type(error).__name__,
             message=str(error)[:4000] or type(error).__name__,
             frames=frames[-60:],
+            memory=memory_state(),
         )

@@ -14,6 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from wizard.validation.reporter import Reporter
 from wizard.validation.spec import ValidationSpec
 
+COLLECTIVE_GRACE_SECONDS = 30.0
+"""How much later than the step's limit a collective gives up by itself."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -30,6 +32,8 @@ class Context:
     """Ranks that share a sequence; None without Ulysses."""
     parameters: int = 0
     """Elements of the whole model, once it is loaded."""
+    watch: Any = None
+    """The `FirstNonFinite` of the step's forward, which also sees its backward."""
 
     @property
     def rank(self) -> int:
@@ -57,7 +61,8 @@ def start(spec: ValidationSpec, reporter: Reporter) -> Context:
     device = _device(spec)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=spec.step_limit_seconds),
+        # The wizard's own limit comes first: it then asks every rank for its stack.
+        timeout=timedelta(seconds=spec.step_limit_seconds + COLLECTIVE_GRACE_SECONDS),
         device_id=device if device.type == "cuda" else None,
     )
     world = dist.get_world_size()

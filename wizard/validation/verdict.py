@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from wizard.validation.events import Event
+from wizard.validation.stacks import RankStack
 
 Outcome = Literal["passed", "failed", "timed out", "cancelled", "lost"]
 FAILURE_GRACE_SECONDS = 2.0
@@ -17,6 +18,7 @@ ECHO_SECONDS = 10.0
 SILENT_SECONDS = 20.0
 """A rank whose interpreter gives no sign for so long is lost: a live one does every second."""
 
+SILENT = "no sign of life"
 _EXIT = re.compile(r"exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
 _SYMPTOMS = ("DistBackendError", "DistNetworkError", "DistStoreError", "RuntimeError")
 _PEER = re.compile(r"Connection closed by peer|Connection reset|remote process exited|Broken pipe")
@@ -31,9 +33,14 @@ class Verdict:
     rank: int | None = None
     cause: str = ""
     failure: dict[str, Any] = field(default_factory=dict)
-    """The failure event's data: exception, message, frames."""
+    """The failure event's data: exception, message, frames, memory; `stacks` of every rank where a run hung."""
     behind: tuple[int, ...] = ()
     """Ranks that had not reached the step's end when time was up."""
+
+    @property
+    def hung(self) -> bool:
+        """Whether ranks were still there when the run was given up, so that they can be asked what they do."""
+        return self.outcome == "timed out" or SILENT in self.cause
 
     @property
     def sentence(self) -> str:
@@ -108,7 +115,7 @@ class RunState:
         for rank, seconds in (silent_seconds or {}).items():
             if seconds > SILENT_SECONDS and not self.ranks[rank].finished:
                 step = self.ranks[rank].step
-                return Verdict("lost", step, rank, f"its process gave no sign of life for {seconds:.0f} s")
+                return Verdict("lost", step, rank, f"its process gave {SILENT} for {seconds:.0f} s")
         return self._timed_out(now)
 
     def ended(self, code: int, log_tail: str, *, cancelled: bool) -> Verdict:
@@ -160,6 +167,23 @@ class RunState:
     def _lost(self, code: int, log_tail: str) -> Verdict:
         last = next((line for line in reversed(log_tail.splitlines()) if line.strip()), "no output")
         return Verdict("lost", self.step, cause=f"its processes ended with code {code}: {last.strip()[:300]}")
+
+
+def with_stacks(verdict: Verdict, stacks: tuple[RankStack, ...]) -> Verdict:
+    """Return a hung run's verdict with where its ranks are.
+
+    Ranks that wait in a collective wait for those that are not in one: these are behind, where there are both.
+    """
+    elsewhere = tuple(stack for stack in stacks if not stack.collective)
+    late = elsewhere if len(elsewhere) < len(stacks) else ()
+    told = [stack.sentence for stack in sorted(stacks, key=lambda stack: stack not in late)]
+    frames = [f"{frame.file}:{frame.function}" for frame in reversed((late or stacks)[0].frames)] if stacks else []
+    return replace(
+        verdict,
+        behind=tuple(stack.rank for stack in late) or verdict.behind,
+        cause=" ".join((verdict.cause, "; ".join(told))),
+        failure={"frames": frames, "stacks": [asdict(stack) for stack in stacks]},
+    )
 
 
 def _is_echo(event: Event) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from wizard.validation.agent import die_with_parent
 from wizard.validation.reporter import Reporter
 from wizard.validation.spec import ValidationSpec, read_spec
+from wizard.validation.stacks import stack_file
 
 PARITY_TOLERANCE = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 2e-2}
 """Largest relative difference of the sharded and the unsharded loss, by compute dtype: about two units in the last
@@ -28,12 +29,13 @@ class ParityError(ValueError):
 def main(argv: list[str]) -> int:
     """Run all steps of the spec; 0 only when every one passed."""
     die_with_parent(os.getppid())
-    # A hung rank's Python stacks go to the log when the wizard asks for them.
     faulthandler.enable()
-    with suppress(AttributeError, ValueError):
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
-    folder = Path(argv[1])
-    reporter = Reporter(folder, int(os.environ["RANK"]))
+    folder, rank = Path(argv[1]), int(os.environ["RANK"])
+    reporter = Reporter(folder, rank)
+    with suppress(AttributeError, ValueError, OSError):
+        # The wizard asks a hung rank for its stacks. The file stays open for as long as the process lives.
+        stacks = stack_file(folder, rank).open("w")
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     spec = read_spec(Path(argv[0]))
     try:
         _run(spec, reporter)

@@ -10,4 +10,5 @@ CAUSES = (
     *numerics.CAUSES,
     *environment.CAUSES,
     *cluster.CAUSES,
+    files.OWN_CODE,
 )

@@ -98,10 +98,10 @@ CAUSES = (
         "a collective never finished",
         re.compile(
             r"Watchdog caught collective operation timeout: (?P<what>.*?ran for \d+ milliseconds)"
-            r"|step (?P<step>\w+) timed out.*?(?P<behind>rank.*)"
+            r"|Timed out in step (?P<step>\w+): (?P<behind>.*)|gave no sign of life for \d+ s ?(?P<silent>.*)"
             r"|Timed out waiting \d+ms for (?:recv|send) operation|Collective operation timed out"
         ),
-        "Ranks waited for each other in a collective until the time limit: {what}{step} {behind}.",
+        "Ranks waited for each other until the time limit: {what}{behind}{silent}",
         "Find the rank that is behind: it failed earlier, took another branch (an expert or a batch that only some "
         "ranks have), or is slower than actor_rollout_ref.nccl_timeout.",
         level=Level.SYMPTOM,
@@ -123,7 +123,7 @@ CAUSES = (
         "a process was killed",
         re.compile(
             r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)"
-            r"|rank (?P<rank>\d+) (?:was killed by|died of) (?:signal )?SIGKILL|^Killed\b"
+            r"|process was killed by SIGKILL|^Killed\b"
         ),
         "A process was killed with SIGKILL, which nothing but the kernel (memory), Slurm, or a person sends.",
         "Look at dmesg and the cgroup's memory.events for an out-of-memory kill; else at the job's time and memory "
@@ -136,7 +136,8 @@ CAUSES = (
         "crashed",
         "a process crashed in native code",
         re.compile(
-            r"Signal (?P<number>11|6|7|4) \((?P<name>SIG\w+)\)|Fatal Python error: (?P<what>.*)|Segmentation fault"
+            r"(?:Signal (?:11|6|7|4) \(|killed by )(?P<name>SIG(?:SEGV|ABRT|BUS|ILL|FPE))"
+            r"|Fatal Python error: (?P<what>.*)|Segmentation fault"
             r"|exitcode\s*:\s*-(?:11|6|7|4)\b"
         ),
         "A process ended in native code ({name}{what}): a compiled extension or a driver, not Python.",

@@ -48,10 +48,11 @@ def _remove_padding(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
 
 def _smaller_ulysses(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     found = plan.architecture
+    world = int(match.groupdict().get("world") or plan.world_size)
     for size in range(plan.actor.ulysses_size - 1, 1, -1):
         heads = found.num_attention_heads if found else size
         kv = found.num_key_value_heads if found else size
-        if plan.world_size % size == 0 and heads % size == 0 and (kv % size == 0 or size % kv == 0):
+        if world % size == 0 and heads % size == 0 and (kv % size == 0 or size % kv == 0):
             return (set_fields(f"sequence parallel size {size}", actor__ulysses_size=size), _no_ulysses())
     return (_no_ulysses(),) if plan.actor.ulysses_size > 1 else ()
 
@@ -156,13 +157,35 @@ CAUSES = (
         "the sequence parallel size does not divide the heads",
         re.compile(
             r"num_(?:attention_heads|key_value_heads) ?(?P<heads>\d+)? ?must be divisible by ulysses"
-            r"|ulysses_size (?P<size>\d+) does not divide"
         ),
         "Ulysses gives every rank a share of the attention heads, and this size does not divide them.",
         "Choose a size that divides the attention heads, and divides or is a multiple of the key-value heads.",
         rule="ulysses-heads",
         fixes=_smaller_ulysses,
         source="verl 0.9.1 `models/transformers/monkey_patch.py`",
+    ),
+    Cause(
+        "ulysses-world",
+        "the sequence parallel size does not divide the ranks",
+        re.compile(r"ulysses_size (?P<size>\d+) does not divide the world size (?P<world>\d+)"),
+        "{world} ranks cannot be split into groups of {size} that share a sequence.",
+        "Choose a size that divides the number of ranks, or run on as many as the Plan has.",
+        rule="ulysses-world",
+        fixes=_smaller_ulysses,
+        source="verl 0.9.1 `workers/engine/fsdp/transformer_impl.py` (`_build_device_mesh`)",
+    ),
+    Cause(
+        "fsdp-size",
+        "the shard group does not divide the ranks",
+        re.compile(
+            r"fsdp_size (?P<size>-?\d+) does not divide the world size (?P<world>\d+)"
+            r"|Mesh should not be bigger than default world size"
+        ),
+        "{world} ranks cannot be split into shard groups of {size}.",
+        "Choose a divisor of the number of ranks, or -1 for all of them.",
+        rule="fsdp-size",
+        fixes=lambda match, plan: (set_fields("shard over all ranks", actor__fsdp_size=-1),),
+        source="verl 0.9.1 `workers/engine/fsdp/utils.py` (`create_device_mesh`); torch `distributed/device_mesh.py`",
     ),
     Cause(
         "rollout-tensor-parallel",

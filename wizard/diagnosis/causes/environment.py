@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 from wizard.diagnosis.evidence import Cause, Level, set_fields
@@ -15,7 +16,22 @@ def _sdpa(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     return (set_fields("attention by torch's sdpa", model__attention="sdpa"),)
 
 
+def _own_interpreter(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
+    if not plan.target.python or importlib.util.find_spec("torch") is None:
+        return ()
+    return (set_fields("the interpreter the wizard runs in", target__python=""),)
+
+
 CAUSES = (
+    Cause(
+        "torch-missing",
+        "the interpreter has no torch",
+        re.compile(r"No module named '?torch\b"),
+        "The interpreter that was to train and validate has no torch.",
+        "Give the interpreter of the environment that trains (--python), or install torch there.",
+        fixes=_own_interpreter,
+        source="CPython",
+    ),
     Cause(
         "flash-attn-build",
         "flash-attn was built for another torch",
@@ -121,11 +137,14 @@ CAUSES = (
     Cause(
         "package-missing",
         "a Python package is missing",
-        re.compile(r"ModuleNotFoundError: No module named '(?P<name>[\w.]+)'"),
-        "The package {name} is not installed in the interpreter that trains.",
-        "Install {name} there; every node needs the same environment.",
+        re.compile(
+            r"ModuleNotFoundError: No module named '(?P<name>[\w.]+)'"
+            r"|packages that were not found in your environment: (?P<names>[\w, -]+)"
+        ),
+        "{name}{names} is not installed in the interpreter that trains.",
+        "Install {name}{names} there; every node needs the same environment.",
         level=Level.SYMPTOM,
-        source="CPython",
+        source="CPython; transformers `dynamic_module_utils.py` (`check_imports`)",
     ),
     Cause(
         "shared-library",

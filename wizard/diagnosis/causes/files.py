@@ -15,6 +15,20 @@ def _allow_code(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     return (set_fields("run the model's own code", model__trust_remote_code=True),)
 
 
+OWN_CODE = Cause(
+    "remote-code-error",
+    "the model's own code failed",
+    re.compile(r"^(?P<error>(?:[\w.]*\.)?\w*(?:Error|Exception)\b.*)"),
+    "{place} of the model's own code raised {error}.",
+    "Take another revision of the model, or the transformers release its code was written for (config.json, "
+    "transformers_version); else it is the author's to repair.",
+    frames=re.compile(
+        r"transformers_modules/\S*?(?P<place>\w+\.py:\w+)(?:\n[^\n]*/(?:torch|transformers)/[^\n]*)*\Z"
+    ),
+    source="the model's repository",
+)
+"""Tried last: whatever has a cause of its own is that, also inside such code."""
+
 CAUSES = (
     Cause(
         "remote-code",
@@ -25,6 +39,22 @@ CAUSES = (
         rule="remote-code",
         fixes=_allow_code,
         source="transformers `dynamic_module_utils.py`",
+    ),
+    Cause(
+        "remote-code-file",
+        "a Python file of the model is missing",
+        re.compile(r"does not appear to have a file named (?P<file>\S+\.py)\b"),
+        "The model's config.json names {file}, and the folder or repository has no such file.",
+        "Download it from the model's repository, or take auto_map out of config.json if transformers knows the model.",
+        source="transformers `utils/hub.py`",
+    ),
+    Cause(
+        "remote-code-class",
+        "the model's own code lacks a class that config.json names",
+        re.compile(r"module 'transformers_modules\.[^']*' has no attribute '(?P<name>\w+)'"),
+        "config.json's auto_map names {name}, and the Python file does not define it: they are of different versions.",
+        "Take config.json and the Python files from one commit of the repository (model.revision).",
+        source="transformers `dynamic_module_utils.py` (`get_class_in_module`)",
     ),
     Cause(
         "checkpoint-truncated",
@@ -59,7 +89,7 @@ CAUSES = (
         re.compile(r"checkpoint lacks (?P<name>\S*lm_head\.weight):"),
         "config.json has tie_word_embeddings false, and the checkpoint holds no {name}: it was saved with a tied head.",
         "Set tie_word_embeddings to true in config.json; verl then also loads the whole model on every rank.",
-        rule="tied-host-memory",
+        rule="host-memory",
         source="verl-wizard's validation; transformers `modeling_utils.py` (`tie_weights`)",
     ),
     Cause(

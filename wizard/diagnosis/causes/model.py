@@ -37,6 +37,20 @@ def _param_offload_off(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
 
 CAUSES = (
     Cause(
+        "wrap-class-none",
+        "there is no wrap class",
+        re.compile(
+            r"object of type 'NoneType' has no len\(\)|no wrap class: the model has no"
+            r"|transformer layer class(?:es)? to wrap in the model:?\s*(?:\[\]|\(\)|set\(\)|$)"
+        ),
+        "transformer_layer_cls_to_wrap is null or empty, and the model names no layer class of its own.",
+        "Name the class of the repeated layers.",
+        frames=re.compile(r"apply_fsdp2|wrap_policy|wrap\.py:"),
+        rule="wrap-class-missing",
+        fixes=own_classes,
+        source="verl 0.9.1 `utils/fsdp_utils.py` (`apply_fsdp2`)",
+    ),
+    Cause(
         "wrap-class-missing",
         "none of the wrap classes is in the model",
         re.compile(
@@ -49,17 +63,6 @@ CAUSES = (
         source="verl 0.9.1 `utils/fsdp_utils.py` (`get_fsdp_wrap_policy`)",
     ),
     Cause(
-        "wrap-class-none",
-        "fsdp2 has no wrap class",
-        re.compile(r"object of type 'NoneType' has no len\(\)"),
-        "transformer_layer_cls_to_wrap is null, or the model names no layer class, and verl's fsdp2 stops.",
-        "Name the class of the repeated layers.",
-        frames=re.compile(r"apply_fsdp2"),
-        rule="wrap-class-missing",
-        fixes=own_classes,
-        source="verl 0.9.1 `utils/fsdp_utils.py` (`apply_fsdp2`)",
-    ),
-    Cause(
         "unit-count",
         "the model became other FSDP units than planned",
         re.compile(r"expected (?P<expected>\d+) FSDP units?, (?:found|got) (?P<found>\d+)"),
@@ -70,11 +73,26 @@ CAUSES = (
         source="verl-wizard's validation",
     ),
     Cause(
+        "wrap-nested",
+        "an FSDP unit lies inside another",
+        re.compile(r"Cannot concatenate overlapping meshes"),
+        "The wrap classes make units inside units, and fsdp2 refuses to shard a parameter twice.",
+        "Wrap only the repeated layers, not modules inside them or around them.",
+        rule="wrap-nested",
+        fixes=own_classes,
+        source="torch `distributed/fsdp/_fully_shard`, `distributed/device_mesh.py`",
+    ),
+    Cause(
         "meta-tensor",
         "a tensor was left on the meta device",
-        re.compile(r"Cannot copy out of meta tensor|(?P<name>[\w.]+) is still on the meta device"),
-        "A parameter or buffer never got its data: it is in no checkpoint file, or is a buffer that is not saved.",
-        "Check that the checkpoint is complete and of this model class; validate with real weights to see its name.",
+        re.compile(
+            r"Cannot copy out of meta tensor|(?P<name>[\w.]+) is still on the meta device"
+            r"|on device meta is not on the expected device|Expected all tensors to be on the same device.*\bmeta\b"
+        ),
+        "A tensor never got its data: it is in no checkpoint file, is a buffer that is not saved, or is a plain "
+        "attribute that the model's code fills while it is built, on a device without data.",
+        "Check that the checkpoint is complete and of this model class; in code of your own, make such a tensor in "
+        "forward, or register it as a persistent buffer.",
         source="torch `nn/modules/module.py`",
     ),
     Cause(

@@ -36,12 +36,33 @@ CAUSES = (
     Cause(
         "non-finite-activation",
         "a module produced a value that is not finite",
-        re.compile(r"first non-finite (?:output|gradient) in (?P<name>[\w.]+)", re.IGNORECASE),
+        re.compile(r"first non-finite output in (?P<name>(?:the )?[\w.]+)", re.IGNORECASE),
         "{name} is the first module whose result is NaN or infinite.",
         "If its weights are finite, its dtype overflows: compute in bf16, reduce in fp32; else the checkpoint is "
         "damaged.",
         fixes=wider_dtypes,
         source="verl-wizard's validation",
+    ),
+    Cause(
+        "non-finite-backward",
+        "a module turned finite gradients into NaN or infinity",
+        re.compile(r"first non-finite gradient in (?P<name>[\w.]+\w)(?: on rank (?P<rank>\d+))?"),
+        "The loss is finite, and the gradient became NaN or infinite on its way back through {name} (rank {rank}).",
+        "With fp16, it overflows: compute in bf16. Else look in that module for a derivative that is infinite: the "
+        "square root or norm of zero, a division by a masked value.",
+        fixes=wider_dtypes,
+        source="verl-wizard's validation",
+    ),
+    Cause(
+        "no-gradient",
+        "weights get no gradient",
+        re.compile(
+            r"no gradient reached (?P<name>[\w.]*\w)"
+            r"|element 0 of tensors does not require grad and does not have a grad_fn"
+        ),
+        "The loss does not depend on {name} for autograd, so these weights never learn; FSDP does not say so.",
+        "Look for detach(), no_grad(), .data or item() between this module and the loss, or a result that is not used.",
+        source="verl-wizard's validation; torch `csrc/autograd`",
     ),
     Cause(
         "non-finite-sampling",
