@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -118,6 +119,22 @@ def test_exhausted_cgroup(bench: Bench, cgroup: Path, tmp_path: Path):
     limit = next(file for file in ("memory.limit_in_bytes", "memory.max") if (cgroup / file).exists())
     (cgroup / limit).write_text(str(4 << 30))
     bench.passes(small, random_weights=True)
+
+
+def test_exhausted_address_space(bench: Bench, tmp_path: Path):
+    def limit(run: Run, event: Event) -> None:
+        if (event.kind, event.step) == ("step_finished", "load"):
+            pid = int((run.folder / "rank0.alive").read_text())
+            used_bytes = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            # The gradients take 123 MB, AdamW's moments twice as much.
+            resource.prlimit(pid, resource.RLIMIT_AS, (used_bytes + (200 << 20),) * 2)
+
+    plan = large(tmp_path)
+    found = bench.fails("host-oom", plan, act=limit, random_weights=True)
+    memory = found.verdict.failure["memory"]
+    assert 0 < memory["resident_bytes"] < memory["address_space_limit_bytes"]
+    assert "ulimit -v" in told(found)
+    bench.passes(plan, random_weights=True)
 
 
 def test_full_disk(bench: Bench, tiny: Path, tmp_path: Path):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from wizard.diagnosis.causes import CAUSES
 from wizard.diagnosis.evidence import Evidence, Hit, Level, recognise
 from wizard.diagnosis.log_lines import LogLine
+from wizard.diagnosis.memory_text import memory_text, with_gpu
 from wizard.findings import Fix
 from wizard.plan import Plan
 from wizard.validation.verdict import Verdict
@@ -69,7 +70,8 @@ def diagnose_verdict(verdict: Verdict, plan: Plan) -> Diagnosis | None:
         return None
     frames = tuple(map(str, verdict.failure.get("frames", ())))
     message = verdict.sentence if verdict.outcome == "timed out" else verdict.cause
-    return diagnose(Evidence(message, frames, verdict.step, verdict.rank), plan)
+    memory = {name: size for name, size in verdict.failure.get("memory", {}).items() if isinstance(size, int)}
+    return diagnose(Evidence(message, frames, verdict.step, verdict.rank, memory=memory), plan)
 
 
 def diagnose_log(lines: Iterable[LogLine], plan: Plan) -> Diagnosis | None:
@@ -130,10 +132,10 @@ def _told(hit: Hit, plan: Plan, others: tuple[tuple[str, int], ...]) -> Diagnosi
     return Diagnosis(
         cause.id,
         cause.title,
-        cause.what.format(**groups),
+        " ".join(filter(None, (cause.what.format(**groups), memory_text(hit.evidence.memory, cause.id)))),
         cause.remedy.format(**groups),
         hit.evidence,
-        cause.fixes(hit.match, plan),
+        cause.fixes(hit.match, with_gpu(plan, hit.evidence.memory)),
         cause.rule,
         cause.source,
         others,

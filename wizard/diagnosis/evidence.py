@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from wizard.findings import Change, Fix
 from wizard.plan import Plan
@@ -26,6 +26,8 @@ class Evidence:
     """Process as the log names it, such as `WorkerDict pid=118848, ip=10.0.0.7`."""
     line: int = 0
     """Line of the log, from 1; 0 for an event."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Memory of the failed process at that moment, in bytes (`validation.memory_state`); empty in a log."""
 
 
 class Level(enum.IntEnum):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from wizard.diagnosis.evidence import Cause, Level, set_fields
+from wizard.diagnosis.evidence import Cause, Fixes, Level, set_fields
 from wizard.findings import Fix
+from wizard.memory import PredictionError, predict
 from wizard.plan import Plan
 
 _OOM = re.compile(
@@ -25,6 +26,23 @@ def fewer_tokens(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     if half >= batches.max_tokens_per_gpu:
         return ()
     return (set_fields(f"token budget of {half}", batches__max_tokens_per_gpu=half),)
+
+
+def _cheapest_that_fits(static: Fixes) -> Fixes:
+    """Put what the memory predictor finds enough before the changes that are known to help in this phase."""
+
+    def fixes(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
+        try:
+            found = predict(plan).remedies
+        except PredictionError:
+            found = ()
+        known = {frozenset((change.field, repr(change.value)) for change in fix.changes) for fix in found}
+        more = static(match, plan)
+        return found + tuple(
+            fix for fix in more if frozenset((change.field, repr(change.value)) for change in fix.changes) not in known
+        )
+
+    return fixes
 
 
 def _logits(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
@@ -151,7 +169,7 @@ CAUSES = (
         "The entropy or log-probability of one micro-batch did not fit: these tensors are tokens × vocabulary.",
         "Compute entropy in chunks, or lower the token budget (micro-batch) a GPU holds.",
         frames=re.compile(r"entropy|logprobs_from_logits|log_softmax|logsumexp|cross_entropy|log_probs_from"),
-        fixes=_logits,
+        fixes=_cheapest_that_fits(_logits),
         source=_TORCH_OOM,
     ),
     Cause(
@@ -161,7 +179,7 @@ CAUSES = (
         "AdamW's two moments did not fit beside what was already on the GPU; they are made in the first step.",
         "Offload the optimizer, shard over more GPUs, or train with LoRA.",
         frames=re.compile(r"optim/adam|:optimizer_step|_multi_tensor|_foreach|:_init_group|load_fsdp_optimizer"),
-        fixes=_optimizer,
+        fixes=_cheapest_that_fits(_optimizer),
         source=_TORCH_OOM,
     ),
     Cause(
@@ -173,7 +191,7 @@ CAUSES = (
         frames=re.compile(
             r":unshard|all_gather|:_pre_forward|_alloc_padded_unsharded|:_unshard|:full_tensor|summon_full"
         ),
-        fixes=_gather,
+        fixes=_cheapest_that_fits(_gather),
         source=_TORCH_OOM,
     ),
     Cause(
@@ -183,7 +201,7 @@ CAUSES = (
         "The parameters alone did not fit where they were put.",
         "Shard over more GPUs, use offload_policy (fsdp2), or look for another process on this GPU.",
         frames=re.compile(r"from_pretrained|:_build_module|:load_|:_build_fsdp_module|:materialize"),
-        fixes=_optimizer,
+        fixes=_cheapest_that_fits(_optimizer),
         source=_TORCH_OOM,
     ),
     Cause(
@@ -192,7 +210,7 @@ CAUSES = (
         _OOM,
         "Activations of one micro-batch did not fit beside parameters, gradients and optimizer.",
         "Lower the token budget (micro-batch), checkpoint activations, or offload the optimizer.",
-        fixes=_activations,
+        fixes=_cheapest_that_fits(_activations),
         source=_TORCH_OOM,
     ),
     Cause(
@@ -211,14 +229,14 @@ CAUSES = (
     ),
     Cause(
         "host-oom",
-        "host memory ran out: the kernel killed a process",
+        "host memory ran out",
         re.compile(
             r"oom[-_]kill|Out of memory: Killed process|Memory cgroup out of memory|exceeded its memory limit"
-            r"|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory"
+            r"|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|^MemoryError|std::bad_alloc"
         ),
-        "The node, or this process's cgroup, had no RAM left.",
-        "Compare the limit with the estimate's host figure: every rank loads a tied model in full; offloaded "
-        "states live in RAM.",
+        "The node, this process's cgroup, or its ulimit had no RAM left.",
+        "Raise the limit (cgroup, container, job, ulimit -v) to the estimate's host figure: every rank loads a tied "
+        "model in full; offloaded states live in RAM.",
         rule="host-memory",
         fixes=_host,
         source="Linux `mm/oom_kill.c`; torch `c10/core/impl/alloc_cpu.cpp`",
