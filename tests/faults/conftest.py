@@ -122,9 +122,9 @@ def shaped(parent: Path, **entries: Any) -> Plan:
 
 
 def spec_of(plan: Plan, ranks: int, changes: dict[str, Any]) -> ValidationSpec:
-    """Return the Plan's short run on the CPU."""
-    given = {name: changes.pop(name) for name in ("tokens", "random_weights") if name in changes}
-    spec = spec_from_plan(plan, gpus=0, world_size=ranks, **{"tokens": TOKENS, **given})
+    """Return the Plan's short run, on the CPU unless `gpus` are given."""
+    given = {name: changes.pop(name) for name in ("tokens", "random_weights", "gpus") if name in changes}
+    spec = spec_from_plan(plan, world_size=ranks, **{"gpus": 0, "tokens": TOKENS, **given})
     short = {"benchmark_runs": 0, "step_limit_seconds": STEP_LIMIT_SECONDS}
     changed = dataclasses.replace(spec, **{**short, **changes})
     changes.update(given)

@@ -168,7 +168,7 @@ CAUSES = (
         _OOM,
         "The entropy or log-probability of one micro-batch did not fit: these tensors are tokens × vocabulary.",
         "Compute entropy in chunks, or lower the token budget (micro-batch) a GPU holds.",
-        frames=re.compile(r"entropy|logprobs_from_logits|log_softmax|logsumexp|cross_entropy|log_probs_from"),
+        frames=re.compile(r"entropy|logprobs_from_logits|log_softmax|logsumexp|cross_entropy|log_probs_from|passes\.py:token_loss\Z"),
         fixes=_cheapest_that_fits(_logits),
         source=_TORCH_OOM,
     ),
