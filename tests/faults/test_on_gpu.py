@@ -37,15 +37,15 @@ def test_logits_that_do_not_fit(bench: Bench):
         machine=machine(), model=Model(id=name, attention="sdpa"), architecture=preset(name),
         batches=Batches(max_tokens_per_gpu=tokens),
     )  # fmt: skip
-    found, fixed = bench.is_cured_by_its_first_fix("gpu-oom-logits", plan, gpus=1, tokens=None)
+    found, fixed = bench.is_cured_by_its_first_fix("gpu-oom-loss", plan, gpus=1, tokens=None)
     memory = found.verdict.failure["memory"]
     assert 0 < memory["allocated_bytes"] <= memory["reserved_bytes"] < memory["total_bytes"]
-    assert fixed.batches.max_tokens_per_gpu < tokens or fixed.model.fused_kernels
+    assert fixed.batches.max_tokens_per_gpu < tokens
 
 
 @pytest.fixture
 def taken() -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that leaves 600 MB of the GPU, of which a CUDA context takes most."""
+    """Another process that leaves 600 MB of the GPU: a CUDA context fits, and not much more."""
     code = (
         "import torch\ntorch.zeros(1, device='cuda')\nfree = torch.cuda.mem_get_info()[0]\n"
         "held = torch.empty(free - (600 << 20), dtype=torch.uint8, device='cuda')\nprint('held', flush=True)\ninput()\n"
@@ -60,13 +60,13 @@ def taken() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_gpu_that_another_process_has_filled(bench: Bench, tiny: Path, taken: subprocess.Popen[bytes]):
     plan = dataclasses.replace(plan_of(tiny), machine=machine())
-    found = bench.run(plan, gpus=1, tokens=65536)
+    found = bench.run(plan, gpus=1)
     assert found.diagnosis is not None
-    assert found.diagnosis.cause.startswith("gpu-oom"), found.verdict
+    assert found.diagnosis.cause == "gpu-oom-nccl", found.verdict
     assert "other processes" in found.diagnosis.what
     taken.kill()
     taken.wait()
-    bench.passes(plan, gpus=1, tokens=65536)
+    bench.passes(plan, gpus=1)
 
 
 def test_frozen_and_trained_weights_in_one_unit_of_fsdp(bench: Bench, tiny: Path):

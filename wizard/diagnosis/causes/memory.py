@@ -45,16 +45,20 @@ def _cheapest_that_fits(static: Fixes) -> Fixes:
     return fixes
 
 
+def _loss(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
+    fixes = fewer_tokens(match, plan)
+    if not plan.model.fused_kernels:
+        fixes += (set_fields("fused kernels: no logits at all", model__fused_kernels=True),)
+    return fixes
+
+
 def _logits(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     fixes: tuple[Fix, ...] = ()
     if not plan.actor.entropy_chunking:
         fixes += (set_fields("entropy in chunks", actor__entropy_chunking=True),)
     if not plan.actor.entropy_checkpointing and plan.algorithm.entropy_coef:
         fixes += (set_fields("recompute entropy in backward", actor__entropy_checkpointing=True),)
-    fixes += fewer_tokens(match, plan)
-    if not plan.model.fused_kernels:
-        fixes += (set_fields("fused kernels: no logits at all", model__fused_kernels=True),)
-    return fixes
+    return fixes + _loss(match, plan)
 
 
 def _optimizer(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
@@ -153,6 +157,16 @@ CAUSES = (
         source="vLLM `v1/core/kv_cache_utils.py`",
     ),
     Cause(
+        "gpu-oom-nccl",
+        "NCCL found no GPU memory for its buffers",
+        re.compile(r"Cuda failure (?:\d+ )?'out of memory'"),
+        "NCCL needs a few hundred MB of its own, outside torch's allocator, and the GPU was full.",
+        "End the other processes on this GPU (nvidia-smi), or leave more of it free: a lower "
+        "rollout.gpu_memory_utilization, a smaller token budget.",
+        fixes=_rollout,
+        source="NCCL `src/include/alloc.h`",
+    ),
+    Cause(
         "gpu-oom-rollout-wake-up",
         "GPU memory ran out while the rollout engine woke up",
         _OOM,
@@ -164,12 +178,25 @@ CAUSES = (
     ),
     Cause(
         "gpu-oom-logits",
+        "GPU memory ran out over the entropy",
+        _OOM,
+        "The entropy of one micro-batch did not fit: its tensors are tokens × vocabulary.",
+        "Compute entropy in chunks, or lower the token budget (micro-batch) a GPU holds.",
+        frames=re.compile(r":(?!cross_|_?binary_cross_)\w*entropy"),
+        fixes=_cheapest_that_fits(_logits),
+        source=_TORCH_OOM,
+    ),
+    Cause(
+        "gpu-oom-loss",
         "GPU memory ran out over the logits",
         _OOM,
-        "The entropy or log-probability of one micro-batch did not fit: these tensors are tokens × vocabulary.",
-        "Compute entropy in chunks, or lower the token budget (micro-batch) a GPU holds.",
-        frames=re.compile(r"entropy|logprobs_from_logits|log_softmax|logsumexp|cross_entropy|log_probs_from|passes\.py:token_loss\Z"),
-        fixes=_cheapest_that_fits(_logits),
+        "The logits of one micro-batch, or what the loss makes of them, did not fit: these tensors are tokens × "
+        "vocabulary.",
+        "Lower the token budget (micro-batch) a GPU holds, or use fused kernels, which make no logits.",
+        frames=re.compile(
+            r"logprobs_from_logits|log_softmax|logsumexp|cross_entropy|log_probs_from|passes\.py:token_loss\Z"
+        ),
+        fixes=_cheapest_that_fits(_loss),
         source=_TORCH_OOM,
     ),
     Cause(
