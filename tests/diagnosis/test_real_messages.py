@@ -11,6 +11,9 @@ from wizard.diagnosis import diagnose
 from wizard.diagnosis.causes import CAUSES
 from wizard.diagnosis.evidence import Evidence
 from wizard.facts import Architecture, LayerClass, Machine, ModuleGroup
+from wizard.fixing import apply_fix
+from wizard.memory import predict
+from wizard.model.catalog import preset
 from wizard.plan import Batches, Fsdp, Model, Plan, Rollout
 from wizard.rules import explain
 
@@ -289,3 +292,28 @@ def test_an_unknown_error_is_said_to_be_unknown():
     assert found.cause == "unknown"
     assert "ZebraError: stripes" in found.what
     assert re.search(r"zoo\.py:feed", found.remedy)
+
+
+def test_nccl_without_memory_on_an_h200():
+    """As it was on a GPU that another process had filled (torch 2.11): the message has no reason, the figures have."""
+    message = "DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94"
+    memory = {"allocated_bytes": 0, "reserved_bytes": 0, "free_bytes": 3670016, "total_bytes": 150109880320}
+    found = diagnose(Evidence(message, memory=memory), Plan())
+    assert found.cause == "gpu-oom-nccl"
+    assert "139.8 GiB taken by the CUDA context and other processes" in found.what
+    assert diagnose(Evidence(message, memory=memory | {"free_bytes": 70 << 30}), Plan()).cause == "nccl"
+
+
+def test_memory_of_the_failed_process_is_told():
+    memory = {"resident_bytes": 2 << 30, "cgroup_limit_bytes": 3 << 30, "cgroup_left_bytes": 1 << 29}
+    found = diagnose(Evidence("RuntimeError: DefaultCPUAllocator: can't allocate memory", memory=memory), Plan())
+    assert "The process held 2.0 GiB, its cgroup had 0.5 GiB left of 3.0 GiB" in found.what
+
+
+def test_the_predictors_change_comes_first_where_the_model_is_known():
+    name = "Qwen/Qwen2.5-7B-Instruct"
+    machine = Machine(gpus_per_node=8, gpu_memory_bytes=24 << 30, gpu_free_bytes=24 << 30)
+    plan = Plan(machine=machine, model=Model(id=name), architecture=preset(name))
+    found = diagnose(Evidence("torch.OutOfMemoryError: CUDA out of memory.", ("torch/optim/adamw.py:step",)), plan)
+    assert not predict(plan).fits_gpu
+    assert predict(apply_fix(plan, found.fixes[0])).fits_gpu

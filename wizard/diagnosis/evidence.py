@@ -67,6 +67,8 @@ class Cause:
     level: Level = Level.ROOT
     frames: re.Pattern[str] | None = None
     """Must be found in the stack, where there is one to look at."""
+    when: Callable[[Evidence], bool] | None = None
+    """What the event's figures have to say besides."""
     rule: str = ""
     """The rule that finds this before the run."""
     fixes: Fixes = no_fix
@@ -95,7 +97,7 @@ def recognise(evidence: Evidence, causes: tuple[Cause, ...]) -> Hit | None:
     stack = "\n".join(evidence.frames)
     for cause in causes:
         match = cause.pattern.search(evidence.message)
-        if match is None:
+        if match is None or (cause.when is not None and not cause.when(evidence)):
             continue
         stack_match = cause.frames.search(stack) if cause.frames else None
         if cause.frames is None or stack_match:

@@ -6,7 +6,7 @@ import math
 import re
 
 from wizard.diagnosis.evidence import Cause, Level, set_fields
-from wizard.findings import Fix
+from wizard.findings import Change, Fix
 from wizard.plan import Plan
 
 
@@ -74,6 +74,12 @@ def _length(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     if plan.rollout.max_model_len in (0, longest):
         return ()
     return (set_fields(f"max_model_len {longest}", rollout__max_model_len=longest),)
+
+
+def _leave_out(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
+    refused = next(filter(None, match.groupdict().values()), "")
+    keys = [key for key, _ in plan.extra_overrides if refused and f".{key}".endswith(f".{refused}")]
+    return tuple(Fix(f"leave {key} out", (Change(f"~{key}", None),)) for key in keys)
 
 
 def _console(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
@@ -222,6 +228,7 @@ CAUSES = (
         "Hydra refuses {key}{name}: it is not in verl's configuration.",
         "Check the spelling against this verl version; a key that verl reads without listing it needs a + in front.",
         rule="unknown-key",
+        fixes=_leave_out,
         source="hydra-core 1.3 `_internal/config_loader_impl.py`; omegaconf",
     ),
     Cause(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from wizard.diagnosis.evidence import Cause, Fixes, Level, set_fields
+from wizard.diagnosis.evidence import Cause, Evidence, Fixes, Level, set_fields
 from wizard.findings import Fix
 from wizard.memory import PredictionError, predict
 from wizard.plan import Plan
@@ -13,6 +13,8 @@ _OOM = re.compile(
     r"CUDA out of memory|(?:torch\.(?:cuda\.)?)OutOfMemoryError|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDA error: out of memory|CUDA Error: out of memory"
 )
+NCCL_BYTES = 512 << 20
+"""A communicator's buffers with the default channels, rounded up."""
 _TORCH_OOM = "torch `c10/cuda/CUDACachingAllocator.cpp`"
 
 
@@ -120,6 +122,12 @@ def _host(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     return fixes
 
 
+def _gpu_full(evidence: Evidence) -> bool:
+    """NCCL's own message names no reason at all unless NCCL_DEBUG is set: then the event's figures have to."""
+    said = re.search(r"out of memory|Failed to CUDA", evidence.message)
+    return said is not None or evidence.memory.get("free_bytes", NCCL_BYTES) < NCCL_BYTES
+
+
 CAUSES = (
     Cause(
         "rollout-wake-up-oom",
@@ -159,10 +167,11 @@ CAUSES = (
     Cause(
         "gpu-oom-nccl",
         "NCCL found no GPU memory for its buffers",
-        re.compile(r"Cuda failure (?:\d+ )?'out of memory'"),
+        re.compile(r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA \w*alloc|NCCL error|ncclUnhandledCudaError"),
         "NCCL needs a few hundred MB of its own, outside torch's allocator, and the GPU was full.",
         "End the other processes on this GPU (nvidia-smi), or leave more of it free: a lower "
         "rollout.gpu_memory_utilization, a smaller token budget.",
+        when=_gpu_full,
         fixes=_rollout,
         source="NCCL `src/include/alloc.h`",
     ),
