@@ -66,3 +66,5 @@ def test_layers_of_a_mixture_are_traced_without_the_dense_ones() -> None:
 def test_a_loop_over_tokens_is_not_what_a_gpu_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert saved_bytes_per_token(small_config("jamba")) == 0
     assert "loops over tokens" in capsys.readouterr().err
+    # What its layer left behind must not meet the next model.
+    assert saved_bytes_per_token(small_config("qwen2")) > 0

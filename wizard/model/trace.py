@@ -75,7 +75,8 @@ class _KeptBytes:
         self._alive: list[torch.Tensor] = []
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
         layer.register_forward_pre_hook(self._enter, with_kwargs=True)
-        layer.register_forward_hook(self._leave)
+        # A failing forward would leave its hooks to all that this process runs later.
+        layer.register_forward_hook(self._leave, always_call=True)
 
     def _enter(self, layer: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         hidden = arguments[0] if arguments else keywords.get("hidden_states")
