@@ -317,3 +317,11 @@ def test_the_predictors_change_comes_first_where_the_model_is_known():
     found = diagnose(Evidence("torch.OutOfMemoryError: CUDA out of memory.", ("torch/optim/adamw.py:step",)), plan)
     assert not predict(plan).fits_gpu
     assert predict(apply_fix(plan, found.fixes[0])).fits_gpu
+
+
+def test_onednn_without_memory_is_told_from_a_shape_it_does_not_know():
+    """Its message as torch 2.13 gave it in a backward under `ulimit -v`, with the figures of that moment."""
+    message = "RuntimeError: could not create a primitive"
+    full = {"address_space_bytes": 1_300_000_000, "address_space_limit_bytes": 1_394_335_744}
+    assert diagnose(Evidence(message, memory=full), Plan()).cause == "host-oom"
+    assert diagnose(Evidence(message, memory={"host_free_bytes": 20 << 30}), Plan()).cause == "unknown"

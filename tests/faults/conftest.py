@@ -56,15 +56,18 @@ def model(tiny: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def passed() -> dict[str, Verdict]:
-    """Verdicts of runs that were to pass, by what went into them: the same input is run once."""
-    return {}
+def passed(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Verdicts of runs that were to pass, by what went into them: the same input is run once, whoever tests it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "passed"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 class Bench:
     """Runs Plans on the CPU."""
 
-    def __init__(self, folder: Path, passed: dict[str, Verdict]) -> None:
+    def __init__(self, folder: Path, passed: Path) -> None:
         self._folder = folder
         self._passed = passed
         self._runs = 0
@@ -86,10 +89,11 @@ class Bench:
     def passes(self, plan: Plan, ranks: int = 1, **changes: Any) -> None:
         """Validate a Plan that must pass."""
         spec = spec_of(plan, ranks, changes)
-        key = _input_key(spec, plan.target.python)
-        if key not in self._passed:
-            self._passed[key] = self.run(plan, ranks, **changes).verdict
-        assert self._passed[key].outcome == "passed", self._passed[key]
+        known = self._passed / _input_key(spec, plan.target.python)
+        if not known.exists():
+            verdict = self.run(plan, ranks, **changes).verdict
+            assert verdict.outcome == "passed", verdict
+            known.touch()
 
     def is_cured_by_its_first_fix(self, cause: str, plan: Plan, ranks: int = 1, **changes: Any) -> tuple[Finished, Plan]:
         """Validate a Plan that must fail for this cause, and pass with the diagnosis' first fix."""
@@ -103,7 +107,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, passed: dict[str, Verdict]) -> Bench:
+def bench(tmp_path: Path, passed: Path) -> Bench:
     """Runs of this test, in folders of its own."""
     return Bench(tmp_path, passed)
 
@@ -147,4 +151,5 @@ def _input_key(spec: ValidationSpec, python: str) -> str:
     for file in sorted(Path(spec.model).rglob("*")) if spec.model else ():
         if file.is_file() and "__pycache__" not in file.parts:
             digest.update(file.relative_to(spec.model).as_posix().encode() + file.read_bytes())
-    return f"{dataclasses.replace(spec, model='', notes=())} {python} {digest.hexdigest()}"
+    digest.update(f"{dataclasses.replace(spec, model='', notes=())} {python}".encode())
+    return digest.hexdigest()

@@ -24,10 +24,6 @@ def test_wrap_class_in_the_wrong_letter_case(bench: Bench, tiny: Path):
     assert fixed.actor.wrap_classes == ("Qwen2DecoderLayer",)
 
 
-def test_wrap_class_of_another_model(bench: Bench, tiny: Path):
-    bench.is_cured_by_its_first_fix("wrap-class-missing", plan_of(tiny, wrap_classes=("LlamaDecoderLayer",)))
-
-
 def test_units_inside_units(bench: Bench, tiny: Path):
     plan = plan_of(tiny, wrap_classes=("Qwen2DecoderLayer", "Qwen2MLP"))
     _, fixed = bench.is_cured_by_its_first_fix("wrap-nested", plan, ranks=2)

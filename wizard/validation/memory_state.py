@@ -14,8 +14,8 @@ def memory_state() -> dict[str, int]:
     """Return what this process holds and may hold, in bytes, as far as it is known.
 
     `allocated_bytes`, `reserved_bytes` (torch's allocator), `free_bytes` and `total_bytes` (the driver) of the GPU;
-    `resident_bytes` of the process, `host_free_bytes` (MemAvailable), and the limits `cgroup_limit_bytes`,
-    `cgroup_left_bytes`, `address_space_limit_bytes` where there are any.
+    `resident_bytes` and `address_space_bytes` of the process, `host_free_bytes` (MemAvailable), and the limits
+    `cgroup_limit_bytes`, `cgroup_left_bytes`, `address_space_limit_bytes` where there are any.
     """
     found = _host()
     # After a CUDA fault even these questions raise.
@@ -41,7 +41,9 @@ def _host() -> dict[str, int]:
     found: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/self/statm", encoding="ascii") as stream:
-            found["resident_bytes"] = int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            pages = stream.read().split()
+        found["address_space_bytes"] = int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
+        found["resident_bytes"] = int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
         with open("/proc/meminfo", encoding="ascii") as stream:
             lines = dict(line.split(":", 1) for line in stream)
         found["host_free_bytes"] = int(lines["MemAvailable"].split()[0]) * 1024

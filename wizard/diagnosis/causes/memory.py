@@ -15,6 +15,8 @@ _OOM = re.compile(
 )
 NCCL_BYTES = 512 << 20
 """A communicator's buffers with the default channels, rounded up."""
+FULL_BYTES = 256 << 20
+"""With less room than this, a request that failed may have failed for want of memory."""
 _TORCH_OOM = "torch `c10/cuda/CUDACachingAllocator.cpp`"
 
 
@@ -126,6 +128,17 @@ def _gpu_full(evidence: Evidence) -> bool:
     """NCCL's own message names no reason at all unless NCCL_DEBUG is set: then the event's figures have to."""
     said = re.search(r"out of memory|Failed to CUDA", evidence.message)
     return said is not None or evidence.memory.get("free_bytes", NCCL_BYTES) < NCCL_BYTES
+
+
+def _host_full(evidence: Evidence) -> bool:
+    """oneDNN says the same of a shape it does not support as of memory it did not get: the figures tell them apart."""
+    if "could not create a" not in evidence.message:
+        return True
+    memory = evidence.memory
+    left = [memory[name] for name in ("cgroup_left_bytes", "host_free_bytes") if name in memory]
+    if "address_space_limit_bytes" in memory:
+        left.append(memory["address_space_limit_bytes"] - memory.get("address_space_bytes", 0))
+    return min(left, default=FULL_BYTES) < FULL_BYTES
 
 
 CAUSES = (
@@ -269,13 +282,15 @@ CAUSES = (
         re.compile(
             r"oom[-_]kill|Out of memory: Killed process|Memory cgroup out of memory|exceeded its memory limit"
             r"|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|^MemoryError|std::bad_alloc"
+            r"|could not create a (?:primitive|memory)"
         ),
         "The node, this process's cgroup, or its ulimit had no RAM left.",
         "Raise the limit (cgroup, container, job, ulimit -v) to the estimate's host figure: every rank loads a tied "
         "model in full; offloaded states live in RAM.",
+        when=_host_full,
         rule="host-memory",
         fixes=_host,
-        source="Linux `mm/oom_kill.c`; torch `c10/core/impl/alloc_cpu.cpp`",
+        source="Linux `mm/oom_kill.c`; torch `c10/core/impl/alloc_cpu.cpp`; oneDNN",
     ),
     Cause(
         "shared-memory",
