@@ -116,7 +116,8 @@ def _floating(values: Iterable[Any]) -> Iterable[torch.Tensor]:
 
 
 def _plain(name: str) -> str:
-    return name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+    plain = name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+    return plain.removeprefix("module.")
 
 
 def _non_finite_weight(module: nn.Module) -> str:

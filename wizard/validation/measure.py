@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.benchmark import Timer
 
 from wizard.validation.passes import Batch, full_step, token_loss
@@ -42,6 +43,28 @@ def resident_bytes() -> int:
             return int(stream.read().split()[1]) * 4096
     except OSError:
         return 0
+
+
+def tell_saved_activations(model: nn.Module, batch: Batch, context: Context) -> None:
+    """Tell the bytes that autograd keeps of one forward for its backward, weights left out."""
+    kept_bytes = 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept_bytes
+        # FSDP moves the weights while the forward runs, so they are looked up each time.
+        weights = {_storage(parameter) for parameter in model.parameters()}
+        if _storage(tensor) not in weights:
+            kept_bytes += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        token_loss(model, batch, context)
+    context.reporter.metric(saved_activation_bytes=kept_bytes)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.untyped_storage().data_ptr()
 
 
 def benchmark(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, context: Context) -> None:

@@ -39,13 +39,20 @@ class Batch:
     """Tokens of the whole packed batch."""
 
 
-def make_batch(context: Context, vocab_size: int, *, whole: bool = False) -> Batch:
-    """Return random tokens, the same on every rank of every world size, so that losses can be compared.
+def make_batches(context: Context, vocab_size: int) -> list[Batch]:
+    """Return this rank's micro-batches: its part of `data_shards` different ones, or the one that all ranks get."""
+    shards, ranks = context.spec.data_shards, context.data_ranks
+    mine = range(context.rank // context.spec.ulysses_size, shards, ranks) if shards else (0,)
+    return [make_batch(context, vocab_size, number) for number in mine]
+
+
+def make_batch(context: Context, vocab_size: int, number: int = 0, *, whole: bool = False) -> Batch:
+    """Return random tokens, for one number the same on every rank of every world size: losses can be compared.
 
     `whole` returns the whole sequence also where ranks share one.
     """
     spec = context.spec
-    generator = torch.Generator().manual_seed(spec.seed + 1)
+    generator = torch.Generator().manual_seed(spec.seed + 1 + number)
     share = spec.ulysses_size
     tokens = -(-spec.tokens // share) * share
     lengths = [spec.sequence_tokens] * (tokens // spec.sequence_tokens)
@@ -94,23 +101,25 @@ def reported_loss(loss: torch.Tensor) -> float:
 def unsharded_loss(model: nn.Module, context: Context, vocab_size: int) -> float:
     """Return the loss of the model before it is sharded; NaN where there is a non-finite value."""
     spec = context.spec
-    batch = make_batch(context, vocab_size, whole=True)
+    numbers = range(max(1, spec.data_shards))
+    batches = [make_batch(context, vocab_size, number, whole=True) for number in numbers]
     if spec.ulysses_size > 1:
         # Without the group, the same attention over whole sequences.
         model.set_attn_implementation(spec.attention)  # type: ignore[operator]
     try:
         with torch.no_grad():
-            return float(token_loss(model, batch, context))
+            return sum(float(token_loss(model, batch, context)) for batch in batches) / len(batches)
     finally:
         if spec.ulysses_size > 1:
             from wizard.validation.ulysses import ATTENTION_NAME
 
             model.set_attn_implementation(ATTENTION_NAME)  # type: ignore[operator]
-        make_batch(context, vocab_size)
 
 
-def forward(model: nn.Module, batch: Batch, context: Context) -> torch.Tensor:
+def forward(model: nn.Module, batches: list[Batch], context: Context) -> tuple[torch.Tensor, float]:
     """Run a forward, naming the first module whose result is not finite.
+
+    Returns the first micro-batch's loss with its graph, and the mean loss over all micro-batches of all ranks.
 
     Raises:
         NonFiniteError: with that module's name, and the weight at fault where one is.
@@ -118,24 +127,28 @@ def forward(model: nn.Module, batch: Batch, context: Context) -> torch.Tensor:
     context.watch = FirstNonFinite(model)
     with context.watch as watch:
         try:
-            loss = token_loss(model, batch, context, check=True)
+            with torch.no_grad():
+                others = [token_loss(model, batch, context, check=True) for batch in batches[1:]]
+            loss = token_loss(model, batches[0], context, check=True)
         except NonFiniteError as error:
             raise NonFiniteError(watch.sentence() or str(error)) from error
     if not bool(torch.isfinite(loss)):
         raise NonFiniteError(watch.sentence() or "the loss is not finite although the logits are")
-    value = reported_loss(loss)
-    context.reporter.metric(loss=value, tokens=batch.whole_tokens)
-    return loss
+    value = reported_loss(torch.stack([loss.detach(), *others]).mean())
+    context.reporter.metric(loss=value, tokens=batches[0].whole_tokens)
+    return loss, value
 
 
-def backward(model: nn.Module, loss: torch.Tensor, context: Context) -> None:
-    """Run the backward and prove that every trainable parameter has a finite gradient.
+def backward(model: nn.Module, loss: torch.Tensor, batches: list[Batch], context: Context) -> None:
+    """Run the backward of all micro-batches and prove that every trainable parameter has a finite gradient.
 
     Raises:
         GradientError: parameters without a gradient.
         NonFiniteError: a gradient that is not finite.
     """
-    loss.backward()
+    (loss / len(batches)).backward()
+    for batch in batches[1:]:
+        (token_loss(model, batch, context) / len(batches)).backward()
     without, infinite = [], []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or not _local(parameter).numel():

@@ -41,8 +41,15 @@ class Context:
         return dist.get_rank()
 
     @property
+    def data_ranks(self) -> int:
+        """Ranks, or groups of ranks with Ulysses, that each see data of their own."""
+        return dist.get_world_size() // self.spec.ulysses_size
+
+    @property
     def loads_weights(self) -> bool:
         """Whether this rank reads real weights: verl 0.9.1 `utils/fsdp_utils.py`, `get_init_weight_context_manager`."""
+        if self.spec.strategy in ("none", "ddp"):
+            return True
         coordinate = self.mesh.get_coordinate()
         assert coordinate is not None
         return coordinate[-1] == 0

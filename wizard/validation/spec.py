@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Device = Literal["cuda", "cpu"]
+Strategy = Literal["none", "ddp", "fsdp", "fsdp2"]
 
 STEPS = (
     "environment",
@@ -34,7 +35,8 @@ class ValidationSpec:
     """Entries of a config.json to build with random weights where no folder is given."""
     world_size: int
     device: Device
-    strategy: Literal["fsdp", "fsdp2"]
+    strategy: Strategy
+    """How the model is spread; `none` and `ddp` are the lower rungs of the debugging ladder."""
     wrap_classes: tuple[str, ...] = ()
     """Names as verl reads them; empty leaves the choice to the model's `_no_split_modules`."""
     min_num_params: int = 0
@@ -61,6 +63,9 @@ class ValidationSpec:
     sequence_tokens: int = 256
     """Length of the sequences packed into it."""
     micro_batches: int = 1
+    data_shards: int = 0
+    """Different micro-batches that the data-parallel ranks share out, so that runs of any world size see the same
+    data; 0 gives every rank the same one."""
     learning_rate: float = 1e-6
     expected_units: int = 0
     """FSDP units the wrap policy should make, the root included; 0 when it is not known."""

@@ -63,7 +63,7 @@ def _run(spec: ValidationSpec, reporter: Reporter) -> None:
 
     from wizard.validation import passes
     from wizard.validation.load import load
-    from wizard.validation.measure import benchmark, tell_memory
+    from wizard.validation.measure import benchmark, tell_memory, tell_saved_activations
     from wizard.validation.offload import round_trip
     from wizard.validation.wrap import wrap
 
@@ -77,13 +77,14 @@ def _run(spec: ValidationSpec, reporter: Reporter) -> None:
         model = wrap(model, context)
         optimizer = passes.make_optimizer(model, context)
         tell_memory(context, "wrap")
-    batch = passes.make_batch(context, vocab_size)
+    batches = passes.make_batches(context, vocab_size)
     with reporter.running("forward"):
-        loss = passes.forward(model, batch, context)
-        sharded = passes.reported_loss(loss)
+        if spec.data_shards:
+            tell_saved_activations(model, batches[0], context)
+        loss, sharded = passes.forward(model, batches, context)
         tell_memory(context, "forward")
     with reporter.running("backward"):
-        passes.backward(model, loss, context)
+        passes.backward(model, loss, batches, context)
         del loss
         tell_memory(context, "backward")
     with reporter.running("optimizer"):
@@ -91,7 +92,7 @@ def _run(spec: ValidationSpec, reporter: Reporter) -> None:
         tell_memory(context, "optimizer")
     if "benchmark" in spec.steps:
         with reporter.running("benchmark"):
-            benchmark(model, optimizer, batch, context)
+            benchmark(model, optimizer, batches[0], context)
             tell_memory(context, "actor_update")
     if "offload" in spec.steps:
         with reporter.running("offload"):

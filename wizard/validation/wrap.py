@@ -30,6 +30,8 @@ def wrap(model: nn.Module, context: Context) -> nn.Module:
         WrapError: no class of the policy is in the model, other units than planned, or a tensor left on meta.
     """
     spec = context.spec
+    if spec.strategy in ("none", "ddp"):
+        return _whole(model, context)
     names = _class_names(model, spec.wrap_classes)
     if spec.strategy == "fsdp":
         model = _fsdp1(model, context, names)
@@ -53,6 +55,17 @@ def wrap(model: nn.Module, context: Context) -> nn.Module:
     if spec.expected_units and units != spec.expected_units:
         raise WrapError(f"expected {spec.expected_units} FSDP units, found {units}: wrap classes {list(names or ())}")
     return model
+
+
+def _whole(model: nn.Module, context: Context) -> nn.Module:
+    """Return the model unsharded, with its gradients averaged over the ranks where there are several."""
+    model.to(context.device)
+    context.reporter.metric(shards=1, master_dtype=_names(parameter.dtype for parameter in model.parameters()))
+    if context.spec.strategy == "none":
+        return model
+    return nn.parallel.DistributedDataParallel(
+        model, device_ids=[context.device.index] if context.device.type == "cuda" else None
+    )
 
 
 def _names(dtypes: Iterable[torch.dtype]) -> str:
