@@ -19,8 +19,8 @@ CODE = """
 import faulthandler, signal, sys, threading, time
 faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"), all_threads=True)
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+threading.Timer(0.5, print, ["ready"], {"flush": True}).start()
 def wait_for_ever():
-    print("ready", flush=True)
     time.sleep(600)
 def main():
     wait_for_ever()
