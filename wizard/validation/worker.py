@@ -14,10 +14,8 @@ from wizard.validation.agent import die_with_parent
 from wizard.validation.reporter import Reporter
 from wizard.validation.spec import ValidationSpec, read_spec
 from wizard.validation.stacks import stack_file
+from wizard.validation.tolerance import LOSS_TOLERANCE
 
-PARITY_TOLERANCE = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 2e-2}
-"""Largest relative difference of the sharded and the unsharded loss, by compute dtype: about two units in the last
-place of the dtype (2⁻²⁴, 2⁻¹¹, 2⁻⁸), grown over the layers' sums."""
 PARITY_MEMORY_SHARE = 0.4
 """The unsharded model is run only where it takes less than this share of the free memory."""
 
@@ -131,7 +129,7 @@ def _reference_loss(model, context, vocab_size: int) -> float | None:  # type: i
 def _prove_parity(reference: float | None, sharded: float, context) -> None:  # type: ignore[no-untyped-def]
     if reference is None:
         return
-    tolerance = PARITY_TOLERANCE[context.spec.param_dtype]
+    tolerance = LOSS_TOLERANCE[context.spec.param_dtype]
     difference = abs(sharded - reference) / max(abs(reference), 1e-12)
     context.reporter.metric(parity_relative_difference=difference, parity_tolerance=tolerance)
     if not difference <= tolerance:

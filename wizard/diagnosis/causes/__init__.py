@@ -1,6 +1,6 @@
 """The known causes, in the order in which they are tried: the specific before the general."""
 
-from wizard.diagnosis.causes import cluster, configuration, environment, files, memory, model, numerics
+from wizard.diagnosis.causes import cluster, configuration, environment, files, ladder, memory, model, numerics
 
 CAUSES = (
     *memory.CAUSES,
@@ -8,6 +8,7 @@ CAUSES = (
     *files.CAUSES,
     *model.CAUSES,
     *numerics.CAUSES,
+    *ladder.CAUSES,
     *environment.CAUSES,
     *cluster.CAUSES,
     files.OWN_CODE,

@@ -1,0 +1,1 @@
+"""The guided debugging session: a ladder of short runs, from one device to the whole Plan."""
