@@ -149,6 +149,8 @@ def _with_lora(model: Any, context: Context) -> Any:
 
     spec = context.spec
     model.enable_input_require_grads()
+    # The adapters' random numbers, too, are the same in every run.
+    torch.manual_seed(spec.seed)
     settings = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=spec.lora_rank,

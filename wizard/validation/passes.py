@@ -101,14 +101,13 @@ def reported_loss(loss: torch.Tensor) -> float:
 def unsharded_loss(model: nn.Module, context: Context, vocab_size: int) -> float:
     """Return the loss of the model before it is sharded; NaN where there is a non-finite value."""
     spec = context.spec
-    numbers = range(max(1, spec.data_shards))
-    batches = [make_batch(context, vocab_size, number, whole=True) for number in numbers]
+    batch = make_batch(context, vocab_size, whole=True)
     if spec.ulysses_size > 1:
         # Without the group, the same attention over whole sequences.
         model.set_attn_implementation(spec.attention)  # type: ignore[operator]
     try:
         with torch.no_grad():
-            return sum(float(token_loss(model, batch, context)) for batch in batches) / len(batches)
+            return float(token_loss(model, batch, context))
     finally:
         if spec.ulysses_size > 1:
             from wizard.validation.ulysses import ATTENTION_NAME

@@ -83,6 +83,9 @@ class ValidationSpec:
             left_out.add("offload")
         if self.benchmark_runs <= 0:
             left_out.add("benchmark")
+        if self.data_shards:
+            # The ladder compares with the run of the rung before.
+            left_out.add("parity")
         return tuple(step for step in STEPS if step not in left_out)
 
 

@@ -27,7 +27,7 @@ def _no_offload(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
 
 def _other_strategy(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     other = "fsdp" if plan.actor.strategy == "fsdp2" else "fsdp2"
-    fixes = (set_fields(f"{other} instead of {plan.actor.strategy}", actor__strategy=other),)
+    fixes: tuple[Fix, ...] = (set_fields(f"{other} instead of {plan.actor.strategy}", actor__strategy=other),)
     if plan.actor.fsdp_size != -1:
         fixes = (set_fields("one shard group over all ranks", actor__fsdp_size=-1), *fixes)
     return fixes
@@ -38,10 +38,10 @@ CAUSES = (
         "head-untied",
         "sharding untied the head from the embedding",
         re.compile(r"ladder: the head is untied: (?P<held>[\d,]+) sharded elements of (?P<whole>[\d,]+)"),
-        "The model has {whole} parameters, and {held} elements are trained: the tied weight exists twice now, each copy "
-        "learning for itself.",
-        "Shard embedding and head in one FSDP unit, as verl does for a model whose config says tie_word_embeddings; the "
-        "model's code has to tie them by one Parameter.",
+        "The model has {whole} parameters, and {held} elements are trained: the tied weight exists twice now, each "
+        "copy learning for itself.",
+        "Shard embedding and head in one FSDP unit, as verl does for a model whose config says tie_word_embeddings; "
+        "the model's code has to tie them by one Parameter.",
         fixes=_other_strategy,
         source=_SOURCE,
     ),
@@ -60,8 +60,8 @@ CAUSES = (
             r"ladder: activations are not shared: (?P<value>[\d,]+) bytes kept for the backward with ulysses_size "
             r"(?P<size>\d+), (?P<wanted>[\d,]+) without"
         ),
-        "A rank keeps {value} bytes for the backward with ulysses_size {size}, and {wanted} without: its ranks hold the "
-        "whole sequence each, so the size costs communication and saves nothing.",
+        "A rank keeps {value} bytes for the backward with ulysses_size {size}, and {wanted} without: its ranks hold "
+        "the whole sequence each, so the size costs communication and saves nothing.",
         "The model's forward does not take its sequence from the inputs it is given; train it without Ulysses.",
         rule="ulysses-attention",
         fixes=_no_ulysses,
@@ -71,10 +71,10 @@ CAUSES = (
         "ulysses-changes-result",
         "Ulysses changes the result",
         re.compile(_DIFFERS + "rung Ulysses"),
-        "With sequences shared by ranks, {name} is {value}; it was {wanted} without ({apart} apart). Attention sees only "
-        "a rank's own part of the sequence.",
-        "The model's attention does not go through transformers' attention functions, where Ulysses works; verl patches "
-        "flash attention only. Train it without Ulysses.",
+        "With sequences shared by ranks, {name} is {value}; it was {wanted} without ({apart} apart). Attention sees "
+        "only a rank's own part of the sequence.",
+        "The model's attention does not go through transformers' attention functions, where Ulysses works; verl "
+        "patches flash attention only. Train it without Ulysses.",
         rule="ulysses-attention",
         fixes=_no_ulysses,
         source=_SOURCE,
@@ -115,15 +115,17 @@ CAUSES = (
         "spreading the model over ranks changes the result",
         re.compile(_DIFFERS + r"rung (?P<rung>DDP|FSDP)"),
         "On the rung {rung}, {name} is {value}; it was {wanted} before ({apart} apart), for the same data.",
-        "The model's result depends on the rank or on the batch: look for random numbers (dropout), statistics over the "
-        "batch, or weights that are not the same on every rank.",
+        "The model's result depends on the rank or on the batch: look for random numbers (dropout), statistics over "
+        "the batch, or weights that are not the same on every rank.",
         fixes=_other_strategy,
         source=_SOURCE,
     ),
     Cause(
         "parity",
         "the sharded model computes something else",
-        re.compile(r"the sharded loss (?P<value>\S+) differs from the unsharded model's (?P<wanted>\S+) by (?P<apart>\S+),"),
+        re.compile(
+            r"the sharded loss (?P<value>\S+) differs from the unsharded model's (?P<wanted>\S+) by (?P<apart>[\d.]+%)"
+        ),
         "The same weights and tokens give a loss of {wanted} before sharding and {value} after it ({apart} apart).",
         "Climb the ladder (verl-wizard debug): it tells which of sharding, precision, offload and Ulysses does it.",
         fixes=wider_dtypes,
