@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wizard.commands.findings_text import finding_lines
 from wizard.commands.options import add_model_access, fail, verl_version
 from wizard.files import FileExists, write_atomic
 from wizard.findings import Finding, Severity
+from wizard.findings_text import finding_lines
 from wizard.plan import PlanError
 from wizard.rules import Facts, check_config
 from wizard.text import printable

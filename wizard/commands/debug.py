@@ -12,15 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from wizard.commands.findings_text import fix_text
 from wizard.commands.options import fail, reason
+from wizard.debugging.text import diagnosis_text
 from wizard.diagnosis import Diagnosis
 from wizard.diagnosis.diagnose import diagnose_log, diagnose_verdict
 from wizard.diagnosis.log_lines import read_lines
 from wizard.diagnosis.scrub import scrub
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import load_plan
-from wizard.text import printable
 from wizard.validation.verdict import Verdict
 
 
@@ -69,20 +68,3 @@ def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
         raise FileNotFoundError(errno.ENOENT, what, str(target))
     with log.open("rb") as stream:
         return diagnose_log(read_lines(stream), plan)
-
-
-def diagnosis_text(found: Diagnosis) -> str:
-    """Return a diagnosis as lines for people."""
-    where = f"line {found.evidence.line}" if found.evidence.line else f"step {found.evidence.step or 'unknown'}"
-    who = found.evidence.source or (f"rank {found.evidence.rank}" if found.evidence.rank is not None else "")
-    lines = [
-        f"{found.title}  [{found.cause}]",
-        f"  {found.what}",
-        f"  {found.remedy}",
-        f"  seen: {where}{', ' + who if who else ''}: {found.evidence.message[:300]}",
-        *(f"  fix: {fix_text(fix)}" for fix in found.fixes),
-    ]
-    if found.rule:
-        lines.append(f"  rule: verl-wizard explain {found.rule}")
-    lines += [f"  also: {title} (line {line})" for title, line in found.others]
-    return "\n".join(map(printable, lines))

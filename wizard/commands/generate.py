@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from wizard.commands.findings_text import finding_lines
 from wizard.commands.options import add_model_access, fail, verl_version
 from wizard.files import FileExists
 from wizard.findings import Severity
+from wizard.findings_text import finding_lines
 from wizard.model.errors import ModelError
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.plan import AlgorithmName, Model, PlanError, Target, field_specs
