@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import sys
 from pathlib import Path
 
 import msgspec
 
-from wizard.commands.options import add_python, fail, reason
+from wizard.commands.options import fail, reason
+from wizard.commands.run_options import add_run_options, cancel_on_signals, make_spec, run_options_error
 from wizard.model.errors import ModelError
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME, load_plan
 from wizard.text import gib, printable
 from wizard.validation.events import Event, to_line
 from wizard.validation.launcher import Run
-from wizard.validation.plan_spec import spec_from_plan
 from wizard.validation.spec import ValidationSpec
 
 EXIT_CODES = {"passed": 0, "cancelled": 130}
@@ -28,18 +27,15 @@ EXIT_CODES = {"passed": 0, "cancelled": 130}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("target", type=Path, metavar="DIR|PLAN", help="folder that `generate` wrote, or a Plan")
-    parser.add_argument("--world-size", type=int, metavar="N", help="ranks (default: the Plan's, as far as GPUs allow)")
-    parser.add_argument("--tokens", type=int, metavar="N", help="tokens of a micro-batch (default: the Plan's on GPUs)")
-    parser.add_argument("--random-weights", action="store_true", help="do not read the checkpoint")
-    parser.add_argument("--cpu", action="store_true", help="gloo on the CPU, even where there are GPUs")
-    add_python(parser)
+    add_run_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line: the events, then the verdict")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the validation; exit 0 only when it passed, 1 otherwise, 130 when it was cancelled."""
-    if arguments.world_size is not None and arguments.world_size < 1:
-        return fail(f"--world-size {arguments.world_size}: at least one rank has to run", 2)
+    wrong = run_options_error(arguments)
+    if wrong:
+        return fail(wrong, 2)
     try:
         plan = read_plan(arguments.target)
     except PlanError as error:
@@ -48,13 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         return fail(reason(error), 2)
     python = arguments.python or plan.target.python
     try:
-        spec = spec_from_plan(
-            plan,
-            gpus=0 if arguments.cpu else _gpus_here(),
-            world_size=arguments.world_size,
-            random_weights=arguments.random_weights,
-            tokens=arguments.tokens,
-        )
+        spec = make_spec(arguments, plan)
         return asyncio.run(_stream(spec, python, as_json=arguments.json))
     except ModelError as error:
         return fail(str(error))
@@ -72,17 +62,9 @@ def read_plan(target: Path) -> Plan:
     return load_plan(target / FILE_NAME if target.is_dir() else target)
 
 
-def _gpus_here() -> int:
-    from wizard.probe.machine import probe_machine
-
-    return probe_machine().gpus_per_node
-
-
 async def _stream(spec: ValidationSpec, python: str, *, as_json: bool) -> int:
     run = await Run.start(spec, python)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, lambda: asyncio.ensure_future(run.cancel()))
+    cancel_on_signals(run.cancel)
     print(f"verl-wizard: run folder {run.folder}", file=sys.stderr)
     async for event in run.events():
         sys.stdout.write(to_line(event) if as_json else _line(event))
