@@ -26,7 +26,7 @@ COMMANDS = {
     "capture": "check what a launch script would start",
     "explain": "print one rule of `check`",
     "validate": "run load, wrap, forward, backward and timing for real",
-    "debug": "find the first cause in a training log",
+    "debug": "from a failure to its cause: climb with a configuration, or read a log",
 }
 """Each is `wizard.commands.<name>` with `add_arguments(parser)` and `run(arguments) -> exit code`."""
 

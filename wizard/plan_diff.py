@@ -12,8 +12,13 @@ from wizard.text import gib, printable, table
 
 
 def difference(one: Plan, other: Plan) -> tuple[tuple[str, Any, Any], ...]:
-    """Return every field whose value differs, in the Plan's order: path, value here, value there."""
-    pairs = ((path, one.get(path), other.get(path)) for path in field_specs())
+    """Return every field whose value differs, in the Plan's order: path, value here, value there.
+
+    Roles that follow the actor in both Plans say nothing of their own.
+    """
+    followers = [role for role in ("ref", "critic") if getattr(one, role) is None and getattr(other, role) is None]
+    paths = [path for path in field_specs() if path.split(".")[0] not in followers]
+    pairs = ((path, one.get(path), other.get(path)) for path in paths)
     found = [pair for pair in pairs if pair[1] != pair[2]]
     ours, theirs = dict(one.extra_overrides), dict(other.extra_overrides)
     found += [

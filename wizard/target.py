@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,4 +16,4 @@ def target_command(python: str, module: str, arguments: Sequence[str] = ()) -> l
 
     The module may import only the standard library, torch, transformers, and other modules of that kind.
     """
-    return [python or sys.executable, str(ENTRY), module, *arguments]
+    return [os.path.expanduser(python) or sys.executable, str(ENTRY), module, *arguments]

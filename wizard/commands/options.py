@@ -8,7 +8,7 @@ import sys
 from wizard.text import printable
 
 
-def add_python(parser: argparse.ArgumentParser) -> None:
+def add_python(parser: argparse._ActionsContainer) -> None:
     """Declare `--python`."""
     parser.add_argument("--python", default="", metavar="PATH", help="interpreter that trains (default: this one)")
 

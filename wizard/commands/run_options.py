@@ -13,7 +13,7 @@ from wizard.validation.plan_spec import spec_from_plan
 from wizard.validation.spec import ValidationSpec
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
+def add_run_options(parser: argparse._ActionsContainer) -> None:
     """Declare them."""
     parser.add_argument("--world-size", type=int, metavar="N", help="ranks (default: the Plan's, as far as GPUs allow)")
     parser.add_argument("--tokens", type=int, metavar="N", help="tokens of a micro-batch (default: the Plan's on GPUs)")

@@ -26,6 +26,9 @@ Outcome = Literal["passed", "failed", "wrong", "skipped", "does not fit", "cance
 OUT_OF_MEMORY = ("gpu-oom", "host-oom")
 """Beginnings of the causes that say a device or the host is full."""
 
+AGAIN = Fix("the same Plan again", ())
+"""A "fix" for something that was mended outside the Plan."""
+
 MakeSpec = Callable[[Plan], ValidationSpec]
 StartRun = Callable[[ValidationSpec, str], Awaitable[Run]]
 
@@ -108,7 +111,7 @@ class DebugSession:
         return self.attempt.plan
 
     def apply(self, fix: Fix) -> Plan:
-        """Begin a new attempt with the fix; its climb reruns the first rung that the fix touches, or that failed.
+        """Begin a new attempt with the fix, or `AGAIN`; its climb reruns what the fix touches and what had failed.
 
         Raises:
             PlanError: the fix has a value that its field cannot take.
@@ -116,12 +119,13 @@ class DebugSession:
         self.attempts.append(Attempt(apply_fix(self.plan, fix), fix))
         return self.plan
 
-    def again(self) -> None:
-        """Begin a new attempt with the same Plan, after something outside it was mended."""
-        self.attempts.append(Attempt(self.plan))
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """Fixes of the present diagnosis, the cheapest first, without those that lead back to a Plan climbed with."""
+        found = self.attempt.diagnosis
+        return tuple(fix for fix in found.fixes if not self._tried(fix)) if found else ()
 
-    def tried(self, fix: Fix) -> bool:
-        """Whether the fix leads to a Plan that was climbed with already."""
+    def _tried(self, fix: Fix) -> bool:
         changed = apply_fix(self.plan, fix)
         return any(attempt.plan == changed for attempt in self.attempts)
 

@@ -70,5 +70,5 @@ def history(attempts: Sequence[Attempt]) -> Iterator[tuple[str, list[str]]]:
         if number == 1:
             yield f"Attempt {number}: the Plan as given", []
             continue
-        label = attempt.fix.label if attempt.fix else "the same Plan again"
-        yield f"Attempt {number}: {printable(label)}", change_lines(attempts[number - 2].plan, attempt.plan)
+        label = printable(attempt.fix.label) if attempt.fix else ""
+        yield f"Attempt {number}: {label}", change_lines(attempts[number - 2].plan, attempt.plan)

@@ -18,7 +18,7 @@ _SECRETS = (
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
 )
 _ASSIGNED = re.compile(rf"(?i)\b(?P<name>{_NAME})(?P<sign>['\"]?\s*[=:]\s*['\"]?)(?P<value>[^\s'\",;&}}]{{4,}})")
-_HARMLESS = re.compile(r"(?i)max_|num_|_len|tokens|_id$|tokenizer")
+_HARMLESS = re.compile(r"(?i)max_|num_|_len|tokens|per_token|_id$|tokenizer")
 HIDDEN = "[hidden]"
 
 

@@ -66,7 +66,8 @@ def _corrected(case: Case, role: Engine, names: list[str], architecture: Archite
     own = _own_choice(case, role)
     blocks = {entry.name for entry in architecture.layer_classes if entry.kind == "block"}
     if better and all(name in blocks for name in better):
-        return (set_key(_classes_key(case, role), better, f"wrap {', '.join(better)}"), *own)
+        nearest = set_key(_classes_key(case, role), better, f"wrap {', '.join(better)}")
+        return (nearest, *(fix for fix in own if fix != nearest))
     return own
 
 
