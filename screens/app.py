@@ -7,7 +7,6 @@ import contextlib
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from textual.widgets import Input
 
 from screens.base import StepScreen
 from screens.line_filters import AsciiFilter, PrintableFilter
-from screens.steps import STEPS
+from screens.steps import STEPS, make_screen
 from screens.widgets.dialogs import Ask, Confirm, Help
 from screens.widgets.fields import FieldRow
 from wizard.files import FileExists
@@ -30,6 +29,7 @@ from wizard.findings import Finding, Fix
 from wizard.fixing import apply_fix
 from wizard.memory.finding import memory_findings
 from wizard.model.process import InspectorProcess
+from wizard.opening import Resume
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME
 from wizard.rules import check_plan
@@ -53,14 +53,6 @@ STEP_ACTIONS = frozenset(LETTERS.values()) - {"quit"}
 INTERRUPT_SECONDS = 5.0
 """Within so long a second ctrl+c leaves."""
 CANCELLED = 130
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Answers of an earlier sitting, offered at the start."""
-
-    plan: Plan
-    question: str
 
 
 class WizardApp(App[int], inherit_bindings=False):
@@ -187,7 +179,7 @@ class WizardApp(App[int], inherit_bindings=False):
         """Show a step, and save the answers."""
         if step_id not in self._steps:
             step = next(step for step in STEPS if step.id == step_id)
-            self._steps[step_id] = step.make()
+            self._steps[step_id] = make_screen(step)
             # Installed, a screen keeps what is typed on it, and a validation its course, while another one is shown.
             self.install_screen(self._steps[step_id], step_id)
         screen = self._steps[step_id]

@@ -12,6 +12,7 @@ from screens.base import FIT, StepScreen
 from screens.widgets.fields import FieldForm
 from wizard.derived import derive, derived_text, ulysses_text
 from wizard.plan import Plan
+from wizard.steps import step_of
 
 
 class BatchesScreen(StepScreen):
@@ -23,16 +24,7 @@ class BatchesScreen(StepScreen):
 
     step_id = "batches"
     intro = "Train and mini-batches count prompts. F9 chooses all of these anew for the model and machine."
-    findings_of = (
-        "memory",
-        "batches.",
-        "data.",
-        "rollout.",
-        "actor.ulysses",
-        "ref.ulysses",
-        "critic.ulysses",
-        "model.use_remove",
-    )
+    findings_of = step_of("batches").findings_of
     shows_cost = True
     guide = (
         "A step: train batch × n responses. It is cut into mini-batches (one optimizer update each), these over the "
@@ -42,36 +34,9 @@ class BatchesScreen(StepScreen):
 
     def compose_step(self) -> ComposeResult:
         yield Static("", id="derived", markup=False)
-        yield FieldForm(
-            [
-                "data.max_prompt_length",
-                "data.max_response_length",
-                "rollout.n",
-                "batches.train_batch_size",
-                "batches.mini_batch_size",
-                "batches.dynamic",
-                "batches.max_tokens_per_gpu",
-                "batches.micro_batch_size_per_gpu",
-                "batches.log_prob_max_tokens_per_gpu",
-                "batches.log_prob_micro_batch_size_per_gpu",
-                "batches.critic_max_tokens_per_gpu",
-                "actor.ulysses_size",
-            ]
-        )
+        yield FieldForm(step_of("batches").forms[0])
         yield Static("", id="ulysses", markup=False)
-        yield FieldForm(
-            [
-                "model.use_remove_padding",
-                "rollout.engine",
-                "rollout.tensor_parallel_size",
-                "rollout.gpu_memory_utilization",
-                "rollout.max_model_len",
-                "rollout.max_num_batched_tokens",
-                "rollout.enforce_eager",
-                "data.train_files",
-                "data.val_files",
-            ]
-        )
+        yield FieldForm(step_of("batches").forms[1])
 
     def plan_changed(self, plan: Plan) -> None:
         for form in self.query(FieldForm):

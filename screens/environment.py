@@ -18,6 +18,7 @@ from wizard.plan import Plan
 from wizard.probe.environment import read_rows
 from wizard.probe.gpus import read_gpus
 from wizard.probe.versions import ORDER, Row, State
+from wizard.steps import step_of
 from wizard.text import printable
 from wizard.verl.schema import SchemaError, recorded_version
 
@@ -39,7 +40,7 @@ class EnvironmentScreen(StepScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("f5", "probe", "Check again", id="probe-again", key_display="F5")]
 
     step_id = "environment"
-    findings_of = ("target.",)
+    findings_of = step_of("environment").findings_of
     guide = (
         "Every row is asked of the interpreter that trains, in a process of its own: torch and flash-attn are imported "
         "for real. FAIL stops training or validation, WARN costs a part of them. Where verl is installed, its own "
@@ -60,7 +61,7 @@ class EnvironmentScreen(StepScreen):
         self._stop = threading.Event()
 
     def compose_step(self) -> ComposeResult:
-        yield FieldForm(("target.python", "target.verl_version"))
+        yield FieldForm(step_of("environment").fields)
         yield DataTable(id="versions", cursor_type="row", zebra_stripes=False)
         yield Static("", id="detail", markup=False)
         yield Button("", id="follow", compact=True)

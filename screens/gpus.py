@@ -30,6 +30,7 @@ from wizard.probe.machine import (
     parse_nodes,
     same_hardware,
 )
+from wizard.steps import step_of
 from wizard.text import gib, printable
 
 REFRESH_SECONDS = 1.0
@@ -55,7 +56,7 @@ class GpusScreen(StepScreen):
 
     step_id = "gpus"
     intro = "The machine the run is planned for: this one, or one you describe."
-    findings_of = ("machine.",)
+    findings_of = step_of("gpus").findings_of
     guide = (
         "The table is read from the driver once a second, without using the GPUs. The column CUDA is the number a CUDA "
         "process gives the device; `hidden` means that CUDA_VISIBLE_DEVICES leaves it out. `?` could not be read. "

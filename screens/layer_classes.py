@@ -29,6 +29,7 @@ from wizard.model.selection import (
     unit_rows,
 )
 from wizard.plan import Plan
+from wizard.steps import step_of
 from wizard.text import count, printable
 
 NAMED_BY = {(True, True): "both", (True, False): "model", (False, True): "structure", (False, False): ""}
@@ -57,7 +58,7 @@ class LayerClassesScreen(StepScreen):
     step_id = "layer_classes"
     shows_cost = True
     intro = "Space ticks the classes that are gathered and freed as one unit. Ticked is what verl would take by itself."
-    findings_of = ("actor.wrap", "actor.min_num")
+    findings_of = step_of("layer_classes").findings_of
     guide = (
         "A unit's parameters are gathered before its forward and backward and freed after them. One decoder layer a "
         "unit is right for most models. `model`: its `_no_split_modules` names the class; `structure`: "
@@ -80,7 +81,7 @@ class LayerClassesScreen(StepScreen):
         with Horizontal(classes="line"):
             yield Label("another class name", classes="name")
             yield Input(id="other", compact=True, placeholder="Enter adds it")
-        yield FieldForm(["actor.min_num_params"])
+        yield FieldForm(step_of("layer_classes").fields)
 
     def on_mount(self) -> None:
         self.query_one("#units", DataTable).add_columns(*UNIT_COLUMNS)

@@ -20,7 +20,8 @@ from wizard.model.describe import facts_of, matching_presets, model_and_revision
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.selection import fitting
 from wizard.plan import Plan
-from wizard.text import printable
+from wizard.steps import step_of
+from wizard.text import printable, printable_lines
 
 
 class ModelScreen(StepScreen):
@@ -38,7 +39,7 @@ class ModelScreen(StepScreen):
 
     step_id = "model"
     intro = "Type a folder, a Hugging Face id or part of a preset; Down goes to the list."
-    findings_of = ("model.",)
+    findings_of = step_of("model").findings_of
     guide = (
         "A Hugging Face id is owner/name, or owner/name@commit. Presets need neither torch nor a network. "
         "Other models are built from their config.json without weights: in "
@@ -221,8 +222,3 @@ class ModelScreen(StepScreen):
         state.set_class(problem, "problem")
         state.display = bool(text)
         state.update(printable_lines(text))
-
-
-def printable_lines(text: str) -> str:
-    """Return text of several lines without control characters."""
-    return "\n".join(printable(line) for line in text.split("\n"))

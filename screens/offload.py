@@ -15,6 +15,7 @@ from screens.widgets.memory_bar import MemoryBar
 from wizard.memory import PredictionError, predict
 from wizard.offload_text import offload_advice, offload_effects
 from wizard.plan import Plan
+from wizard.steps import step_of
 
 
 class OffloadScreen(StepScreen):
@@ -28,32 +29,14 @@ class OffloadScreen(StepScreen):
     intro = (
         "What leaves the GPU, and when. Offload costs time on every step: choose it where the bar says it is needed."
     )
-    findings_of = (
-        "memory",
-        "actor.param_off",
-        "actor.optimizer_off",
-        "actor.offload",
-        "actor.reshard",
-        "ref.param_off",
-        "model.act",
-    )
+    findings_of = step_of("offload").findings_of
     guide = (
         "param_offload and optimizer_offload move states between phases: they make room for the rollout, not for the "
         "update. offload_policy (fsdp2) keeps them on the host all the time: it makes room for the update and is slow."
     )
 
     def compose_step(self) -> ComposeResult:
-        yield FieldForm(
-            [
-                "actor.param_offload",
-                "actor.optimizer_offload",
-                "actor.offload_policy",
-                "model.gradient_checkpointing",
-                "model.activation_offload",
-                "actor.reshard_after_forward",
-                "actor.no_sync",
-            ]
-        )
+        yield FieldForm(step_of("offload").fields)
         yield Static("", id="effects", markup=False)
         yield MemoryBar()
 

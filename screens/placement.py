@@ -22,15 +22,9 @@ from wizard.placing import (
     separate_rollout,
 )
 from wizard.plan import GpuGroup, Plan
+from wizard.steps import step_of
 from wizard.text import printable
 
-ALGORITHM = [
-    "algorithm.name",
-    "algorithm.use_kl_loss",
-    "algorithm.kl_loss_coef",
-    "algorithm.use_kl_in_reward",
-    "algorithm.entropy_coef",
-]
 LAYOUTS = {
     "colocated": "colocated: all roles take turns on all GPUs",
     "rollout": "the rollout on a half of the GPUs of its own",
@@ -53,7 +47,7 @@ class PlacementScreen(StepScreen):
 
     step_id = "placement"
     intro = "The algorithm decides which roles exist; all of them share all GPUs unless you give some their own."
-    findings_of = ("placement", "memory", "algorithm.", "critic.", "machine.", "trainer.")
+    findings_of = step_of("placement").findings_of
     guide = (
         "Colocated roles take turns on the same GPUs. A separate rollout generates while the trainer updates "
         "(verl's separate_async trainer). A separate critic needs a launcher module, which is generated; verl keeps "
@@ -65,14 +59,14 @@ class PlacementScreen(StepScreen):
         self._refusals: dict[str, str] | None = None
 
     def compose_step(self) -> ComposeResult:
-        yield FieldForm(ALGORITHM)
+        yield FieldForm(step_of("placement").forms[0])
         yield OptionList(id="layouts", compact=True)
         with Horizontal(id="own"):
             yield Label("groups", markup=False)
             yield Input(placeholder=f"your own: {FORM}", id="groups", compact=True)
         yield Static("", id="groups-problem", markup=False)
         yield Static("", id="roles", markup=False)
-        yield FieldForm(["trainer.project_name", "trainer.experiment_name", "trainer.total_epochs", "trainer.logger"])
+        yield FieldForm(step_of("placement").forms[1])
 
     def plan_changed(self, plan: Plan) -> None:
         for form in self.query(FieldForm):

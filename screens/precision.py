@@ -8,6 +8,7 @@ from textual.widgets import Static
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
 from wizard.plan import Plan
+from wizard.steps import step_of
 
 EFFECTS = (
     "master   parameters and AdamW at rest; bf16 loses small updates\n"
@@ -24,16 +25,7 @@ class PrecisionScreen(StepScreen):
 
     step_id = "precision"
     intro = "How parameters are stored, computed with and reduced: fp32, bf16, fp32 for most."
-    findings_of = (
-        "memory",
-        "actor.strategy",
-        "actor.master",
-        "actor.param_d",
-        "actor.reduce_d",
-        "actor.buffer",
-        "critic.",
-        "model.att",
-    )
+    findings_of = step_of("precision").findings_of
     shows_cost = True
     guide = (
         "fsdp is torch's FullyShardedDataParallel: flat parameters, no CPU. fsdp2 is fully_shard: one DTensor a "
@@ -41,16 +33,7 @@ class PrecisionScreen(StepScreen):
     )
 
     def compose_step(self) -> ComposeResult:
-        yield FieldForm(
-            [
-                "actor.strategy",
-                "actor.master_dtype",
-                "actor.param_dtype",
-                "actor.reduce_dtype",
-                "actor.buffer_dtype",
-                "model.attention",
-            ]
-        )
+        yield FieldForm(step_of("precision").fields)
         yield Static(EFFECTS, id="effects", markup=False)
 
     def plan_changed(self, plan: Plan) -> None:

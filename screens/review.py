@@ -24,6 +24,7 @@ from wizard.model.errors import ModelError
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.model.units import NoUnits
 from wizard.plan import Plan
+from wizard.steps import step_of
 from wizard.text import printable
 
 CONFIG = "run.yaml"
@@ -50,7 +51,7 @@ class ReviewScreen(StepScreen):
 
     step_id = "review"
     intro = "Enter in the folder field writes the files. Page Down shows the YAML, each line with its reason."
-    findings_of = ("",)
+    findings_of = step_of("review").findings_of
     guide = (
         "run.yaml is the smallest difference from verl's defaults, run.sh starts it from any folder, and "
         "verl-wizard.yaml is this Plan. Files that are there already are replaced only after you agree."

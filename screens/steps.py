@@ -1,38 +1,20 @@
-"""The ten steps, in order."""
+"""Each step's screen; imported when it is first shown."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from wizard.steps import STEPS, Step
 
 if TYPE_CHECKING:
     from screens.base import StepScreen
 
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the wizard; its screen is imported when it is first shown."""
-
-    id: str
-    title: str
-    class_name: str
-
-    def make(self) -> StepScreen:
-        """Return a new screen of this step."""
-        screen: StepScreen = getattr(importlib.import_module(f"screens.{self.id}"), self.class_name)()
-        return screen
+__all__ = ["STEPS", "make_screen"]
 
 
-STEPS = (
-    Step("environment", "Environment", "EnvironmentScreen"),
-    Step("gpus", "GPUs", "GpusScreen"),
-    Step("model", "Model", "ModelScreen"),
-    Step("layer_classes", "Layer classes", "LayerClassesScreen"),
-    Step("precision", "Precision", "PrecisionScreen"),
-    Step("offload", "Offload", "OffloadScreen"),
-    Step("batches", "Sequence & batches", "BatchesScreen"),
-    Step("placement", "Placement", "PlacementScreen"),
-    Step("review", "Review", "ReviewScreen"),
-    Step("validate", "Validate", "ValidateScreen"),
-)
+def make_screen(step: Step) -> StepScreen:
+    """Return a new screen of this step: `LayerClassesScreen` of `screens.layer_classes` for `layer_classes`."""
+    name = "".join(part.capitalize() for part in step.id.split("_")) + "Screen"
+    screen: StepScreen = getattr(importlib.import_module(f"screens.{step.id}"), name)()
+    return screen

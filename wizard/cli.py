@@ -75,7 +75,7 @@ def _run_wizard(arguments: list[str]) -> int:
         epilog=f"commands (each has --help):\n{commands}\n\nexit codes: 0 done, 1 findings or a failed verdict, "
         "2 usage, 130 cancelled",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="verl-wizard [--resume] [--python PATH] [FILE]\n       verl-wizard COMMAND …",
+        usage="verl-wizard [--plain] [--resume] [--python PATH] [FILE]\n       verl-wizard COMMAND …",
     )
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="Plan, verl YAML or overrides to start from")
     parser.add_argument("--version", action="version", version=f"verl-wizard {__version__}")
@@ -83,12 +83,24 @@ def _run_wizard(arguments: list[str]) -> int:
     parser.add_argument("--python", default="", metavar="PATH", help="interpreter that trains (default: this one)")
     parser.add_argument("--ascii", action="store_true", help="no characters beyond ASCII")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
+    parser.add_argument(
+        "--plain", action="store_true", help="questions and answers in lines (so too where there is no terminal)"
+    )
     options = parser.parse_args(arguments)
+    if options.plain or _only_lines():
+        from wizard.plain.start import run_plain
+
+        return run_plain(options.file, resume=options.resume, python=options.python)
     from screens.start import run_app
 
     return run_app(
         options.file, resume=options.resume, python=options.python, ascii_only=options.ascii, mouse=not options.no_mouse
     )
+
+
+def _only_lines() -> bool:
+    """Whether a screen cannot be drawn here."""
+    return os.environ.get("TERM") == "dumb" or not (sys.stdin.isatty() and sys.stdout.isatty())
 
 
 def _unexpected(error: Exception) -> int:

@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("�", text)
 
 
+def printable_lines(text: str) -> str:
+    """Return text of several lines with every control character but the line ends made visible."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Return aligned columns, numbers to the right, without trailing blanks."""
     cells = [[printable(cell) for cell in row] for row in (head, *rows)]

@@ -15,34 +15,10 @@ from textual.widgets import Checkbox, Input, Label, Select, Static
 from screens.widgets.tick import Tick
 from wizard.derived import idle_fields
 from wizard.plan import FieldSpec, Plan, PlanError, parse_value, spec_of
+from wizard.steps import EMPTY, label_of, text_of
 
 if TYPE_CHECKING:
     from screens.app import WizardApp
-
-
-LABELS = {
-    "algorithm.name": "algorithm",
-    "batches.dynamic": "dynamic batch size",
-    "rollout.engine": "rollout engine",
-    "rollout.n": "responses a prompt (n)",
-    "rollout.tensor_parallel_size": "rollout tensor parallel size",
-    "target.python": "interpreter that trains",
-}
-"""Names of fields whose own needs its section."""
-EMPTY = {"target.python": "the one this program runs in"}
-"""What an empty field means."""
-
-
-def label_of(path: str) -> str:
-    """Return a field's name as people read it."""
-    return LABELS.get(path) or path.split(".", 1)[1].replace("_", " ")
-
-
-def text_of(value: object) -> str:
-    """Return a value as it is typed."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class FieldRow(Vertical):

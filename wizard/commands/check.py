@@ -16,7 +16,7 @@ from wizard.findings import Finding, Severity
 from wizard.findings_text import finding_lines
 from wizard.plan import PlanError
 from wizard.rules import Facts, check_config
-from wizard.text import printable
+from wizard.text import printable_lines
 from wizard.verl.importer import Imported, import_argv, import_file
 from wizard.verl.reader import ReadError
 from wizard.verl.schema import SchemaError
@@ -174,8 +174,3 @@ def _fix(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
             return fail(f"{target}: cannot be written: {error.strerror}", 2)
         print(f"verl-wizard: written {target}", file=sys.stderr)
     return 1 if still_wrong(result, facts) else 0
-
-
-def printable_lines(text: str) -> str:
-    """Return the text with every control character but the line ends made visible."""
-    return "\n".join(printable(line) for line in text.split("\n"))

@@ -15,8 +15,9 @@ from wizard.commands.run_options import add_run_options, cancel_on_signals, make
 from wizard.model.errors import ModelError
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME, load_plan
-from wizard.text import gib, printable
-from wizard.validation.events import Event, to_line
+from wizard.text import printable
+from wizard.validation.event_text import event_text
+from wizard.validation.events import to_line
 from wizard.validation.launcher import Run
 from wizard.validation.spec import ValidationSpec
 
@@ -67,7 +68,7 @@ async def _stream(spec: ValidationSpec, python: str, *, as_json: bool) -> int:
     cancel_on_signals(run.cancel)
     print(f"verl-wizard: run folder {run.folder}", file=sys.stderr)
     async for event in run.events():
-        sys.stdout.write(to_line(event) if as_json else _line(event))
+        sys.stdout.write(to_line(event) if as_json else event_text(event))
         sys.stdout.flush()
     verdict = run.verdict
     assert verdict is not None
@@ -77,28 +78,3 @@ async def _stream(spec: ValidationSpec, python: str, *, as_json: bool) -> int:
     else:
         print(printable(verdict.sentence))
     return EXIT_CODES.get(verdict.outcome, 1)
-
-
-def _line(event: Event) -> str:
-    """Return an event as a line for people; empty for what only one rank need tell."""
-    data = event.data
-    if event.kind == "failure":
-        return f"rank {event.rank}  {event.step}: {data.get('exception')}: {printable(str(data.get('message')))}\n"
-    if event.rank != 0:
-        return ""
-    if event.kind == "step_finished":
-        return f"{event.step:12} done in {float(data['seconds']):.2f} s\n"
-    if event.kind == "metric":
-        return "".join(f"  {name:30} {_value(value)}\n" for name, value in data.items())
-    if event.kind == "memory":
-        sizes = (f"{name.removesuffix('_bytes')} {gib(value)}" for name, value in data.items() if name != "phase")
-        return f"  memory after {data['phase']}: {', '.join(sizes)}\n"
-    if event.kind == "log":
-        return f"  note: {printable(str(data['message']))}\n"
-    return ""
-
-
-def _value(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value))
