@@ -8,8 +8,11 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from wizard.commands.options import add_python
+from wizard.nodes.requirements import NodeError
 from wizard.plan import Plan
-from wizard.validation.plan_spec import spec_from_plan
+from wizard.validation.launch import Launch, RayCluster, Torchrun
+from wizard.validation.launcher import HERE
+from wizard.validation.plan_spec import CPU_RANKS, spec_from_plan
 from wizard.validation.spec import ValidationSpec
 
 
@@ -31,16 +34,46 @@ def run_options_error(arguments: argparse.Namespace) -> str:
     return ""
 
 
-def make_spec(arguments: argparse.Namespace, plan: Plan) -> ValidationSpec:
-    """Return the run that comes closest to the Plan on this machine.
+def add_launch_options(parser: argparse._ActionsContainer) -> None:
+    """Declare where the ranks run; this machine alone when nothing is said."""
+    parser.add_argument("--launcher", choices=("torchrun", "ray"), default="torchrun", help="what starts the ranks")
+    parser.add_argument("--nodes", "--nnodes", type=int, metavar="N", help="machines (default: 1, with Ray the Plan's)")
+    parser.add_argument("--address", metavar="HOST:PORT", help="of a running Ray cluster (default: auto)")
+
+
+def launch_of(arguments: argparse.Namespace, plan: Plan) -> Launch:
+    """Return where the ranks run.
+
+    Raises:
+        NodeError: the options do not fit together.
+    """
+    nodes = arguments.nodes or (plan.machine.nodes if arguments.launcher == "ray" else 1)
+    if nodes < 1:
+        raise NodeError(f"--nodes {nodes}: at least one is needed for a run")
+    if arguments.launcher == "ray":
+        return RayCluster(nodes, arguments.address or "auto")
+    if arguments.address:
+        raise NodeError("--address is Ray's: add --launcher ray")
+    return Torchrun(nodes)
+
+
+def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) -> ValidationSpec:
+    """Return the run that comes closest to the Plan on the machines at hand.
 
     Raises:
         ModelError: the model cannot be validated here.
     """
+    if arguments.cpu:
+        gpus = 0
+    elif isinstance(launch, RayCluster):
+        # This machine may have none; the nodes are asked before anything starts.
+        gpus = launch.nodes * plan.machine.gpus_per_node
+    else:
+        gpus = launch.nodes * _gpus_here()
     return spec_from_plan(
         plan,
-        gpus=0 if arguments.cpu else _gpus_here(),
-        world_size=arguments.world_size,
+        gpus=gpus,
+        world_size=arguments.world_size or (max(CPU_RANKS, launch.nodes) if not gpus else None),
         random_weights=arguments.random_weights,
         tokens=arguments.tokens,
     )

@@ -11,13 +11,22 @@ from pathlib import Path
 import msgspec
 
 from wizard.commands.options import fail, reason
-from wizard.commands.run_options import add_run_options, cancel_on_signals, make_spec, run_options_error
+from wizard.commands.run_options import (
+    add_launch_options,
+    add_run_options,
+    cancel_on_signals,
+    launch_of,
+    make_spec,
+    run_options_error,
+)
 from wizard.model.errors import ModelError
+from wizard.nodes.requirements import NodeError
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME, load_plan
 from wizard.text import printable
 from wizard.validation.event_text import event_text
 from wizard.validation.events import to_line
+from wizard.validation.launch import Launch
 from wizard.validation.launcher import Run
 from wizard.validation.spec import ValidationSpec
 
@@ -29,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("target", type=Path, metavar="DIR|PLAN", help="folder that `generate` wrote, or a Plan")
     add_run_options(parser)
+    add_launch_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line: the events, then the verdict")
 
 
@@ -45,8 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
         return fail(reason(error), 2)
     python = arguments.python or plan.target.python
     try:
-        spec = make_spec(arguments, plan)
-        return asyncio.run(_stream(spec, python, as_json=arguments.json))
+        launch = launch_of(arguments, plan)
+        spec = make_spec(arguments, plan, launch)
+        return asyncio.run(_stream(spec, python, launch, as_json=arguments.json))
+    except NodeError as error:
+        return fail(str(error), 2)
     except ModelError as error:
         return fail(str(error))
     except OSError as error:
@@ -63,8 +76,8 @@ def read_plan(target: Path) -> Plan:
     return load_plan(target / FILE_NAME if target.is_dir() else target)
 
 
-async def _stream(spec: ValidationSpec, python: str, *, as_json: bool) -> int:
-    run = await Run.start(spec, python)
+async def _stream(spec: ValidationSpec, python: str, launch: Launch, *, as_json: bool) -> int:
+    run = await Run.start(spec, python, launch=launch)
     cancel_on_signals(run.cancel)
     print(f"verl-wizard: run folder {run.folder}", file=sys.stderr)
     async for event in run.events():

@@ -36,6 +36,16 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def killed_by(exit_code: int) -> str:
+    """Say what ended a process whose exit code is a signal's number, negated."""
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    more = " (out of memory, or killed by hand)" if name == "SIGKILL" else ""
+    return f"its process was killed by {name}{more}"
+
+
 def descendants(root: int) -> list[int]:
     """Return the ids of all processes below `root`, from /proc; empty where there is none."""
     children: dict[int, list[int]] = {}

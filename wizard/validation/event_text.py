@@ -11,7 +11,7 @@ def event_text(event: Event) -> str:
     data = event.data
     if event.kind == "failure":
         what = f"{data.get('exception')}: {printable(str(data.get('message')))}"
-        return f"rank {event.rank}  {event.step}: {what}\n"
+        return f"rank {event.rank} on {event.node or 'no node'}  {event.step}: {what}\n"
     if event.rank != 0:
         return ""
     if event.kind == "step_finished":

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["step_started", "step_finished", "metric", "memory", "log", "failure", "finished"]
-KINDS = frozenset(("step_started", "step_finished", "metric", "memory", "log", "failure", "finished"))
+Kind = Literal["step_started", "step_finished", "metric", "memory", "log", "failure", "lost", "finished"]
+KINDS = frozenset(("step_started", "step_finished", "metric", "memory", "log", "failure", "lost", "finished"))
 MAX_LINE_BYTES = 256 << 10
 
 
@@ -19,7 +19,8 @@ class Event:
 
     `data` by kind: step_finished `{seconds}`; metric `{name: value, …}` with units in the names; memory
     `{phase, peak_allocated_bytes, peak_reserved_bytes}` on a GPU, `{phase, resident_bytes}` on a CPU; log
-    `{message}`; failure `{exception, message, frames, memory}`; finished `{}`.
+    `{message}`; failure `{exception, message, frames, memory}`; lost `{cause}`, which a driver tells of a
+    rank that cannot; finished `{}`.
     """
 
     kind: Kind
@@ -28,6 +29,8 @@ class Event:
     """Seconds since the epoch on the rank's machine."""
     step: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+    node: str = ""
+    """The machine the rank is on, as its launcher names it."""
 
 
 def to_line(event: Event) -> str:
@@ -53,9 +56,12 @@ def parse_line(line: str) -> Event | None:
         data = json.loads(line)
         if not isinstance(data, dict) or data.get("kind") not in KINDS:
             return None
-        rank, time, step, more = data["rank"], data["time"], data.get("step", ""), data.get("data", {})
-        if type(rank) is not int or not isinstance(step, str) or not isinstance(more, dict):
+        rank, time, more = data["rank"], data["time"], data.get("data", {})
+        step, node = data.get("step", ""), data.get("node", "")
+        if type(rank) is not int or not isinstance(more, dict):
             return None
-        return Event(data["kind"], rank, float(time), step, more)
+        if not isinstance(step, str) or not isinstance(node, str):
+            return None
+        return Event(data["kind"], rank, float(time), step, more, node)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -13,19 +13,23 @@ from pathlib import Path
 
 import msgspec
 
+from wizard.nodes.remote_stacks import ask_driver
 from wizard.state import state_folder
-from wizard.target import ENTRY, target_command
+from wizard.target import target_command
 from wizard.validation.events import Event, parse_line
+from wizard.validation.launch import Launch, RayCluster, Torchrun
 from wizard.validation.loss import KernelKills, explain_loss
+from wizard.validation.rank_environment import rank_variables
 from wizard.validation.reporter import event_file, heartbeat_file
 from wizard.validation.spec import ValidationSpec, write_spec
-from wizard.validation.stacks import COLLECTIVES, ask_stacks
+from wizard.validation.stacks import ask_stacks
 from wizard.validation.verdict import RunState, Verdict, with_stacks
 
 POLL_SECONDS = 0.1
 LOG_TAIL_BYTES = 64 << 10
 END_SECONDS = 10.0
 """How long the agent may take to end its processes; it needs `agent.GRACE_SECONDS` for those that resist."""
+HERE = Torchrun()
 RUN_VARIABLE = "VERL_WIZARD_RUN"
 """Set in every process of a run, so that none can hide."""
 
@@ -41,52 +45,43 @@ def new_run_folder(parent: Path | None = None) -> Path:
 class Run:
     """One validation run: its processes, its event stream, its verdict."""
 
-    def __init__(self, spec: ValidationSpec, folder: Path, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, spec: ValidationSpec, folder: Path, process: asyncio.subprocess.Process, launch: Launch) -> None:
         self.spec = spec
         self.folder = folder
         self.verdict: Verdict | None = None
-        self.state = RunState(spec.world_size, spec.step_limit_seconds, time.monotonic())
+        self.ranks = launch.ranks(spec)
+        """Ranks that are heard of here."""
+        self.state = RunState(self.ranks, spec.step_limit_seconds, time.monotonic())
+        self._launch = launch
         self._process = process
         self._cancelled = False
         self._kernel: KernelKills | None = None
-        self._offsets = [0] * spec.world_size
-        self._rests = [""] * spec.world_size
+        self._offsets = dict.fromkeys(self.ranks, 0)
+        self._rests = dict.fromkeys(self.ranks, "")
 
     @classmethod
-    async def start(cls, spec: ValidationSpec, python: str = "", folder: Path | None = None) -> Run:
-        """Start torchrun and its ranks in the target interpreter, in a session of their own.
+    async def start(
+        cls, spec: ValidationSpec, python: str = "", folder: Path | None = None, launch: Launch = HERE
+    ) -> Run:
+        """Start torchrun, or what takes its place, in the target interpreter, in a session of its own.
 
         Raises:
+            NodeError: the ranks cannot be spread over the nodes.
             OSError: the folder cannot be made, or the interpreter cannot be started.
         """
         folder = folder or new_run_folder()
         spec_file = folder / "spec.json"
         write_spec(spec, spec_file)
-        torchrun = [
-            *target_command(python, "wizard.validation.agent")[:1],
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={spec.world_size}",
-            "--nnodes=1",
-            "--max-restarts=0",
-            # A port of its own for every run, so that two runs on one machine do not meet.
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=localhost:0",
-            str(ENTRY),
-            "wizard.validation.worker",
-            str(spec_file),
-            str(folder),
-        ]
         with (folder / "log.txt").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
-                *target_command(python, "wizard.validation.agent", torchrun),
+                *target_command(python, "wizard.validation.agent", launch.argv(spec, python, spec_file, folder)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=_environment(spec, folder),
+                env={**os.environ, RUN_VARIABLE: folder.name, **rank_variables(spec, folder)},
             )
-        return cls(spec, folder, process)
+        return cls(spec, folder, process, launch)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield events of all ranks as they come, until there is a verdict and all processes are gone."""
@@ -94,7 +89,8 @@ class Run:
             while self.verdict is None:
                 ended = self._process.returncode is not None
                 for event in self._new_events():
-                    self._kernel = self._kernel or KernelKills(self._process.pid)
+                    if not isinstance(self._launch, RayCluster):
+                        self._kernel = self._kernel or KernelKills(self._process.pid)
                     self.state.feed(event, time.monotonic())
                     yield event
                 if ended:
@@ -116,8 +112,10 @@ class Run:
         """Add where every rank is, while the ranks are still there to be asked."""
         if not verdict.hung:
             return verdict
-        pids = {rank: self._pid(rank) for rank in range(self.spec.world_size)}
-        steps = {rank: state.step for rank, state in enumerate(self.state.ranks)}
+        steps = {rank: state.step for rank, state in self.state.ranks.items()}
+        if isinstance(self._launch, RayCluster):
+            return with_stacks(verdict, await asyncio.to_thread(ask_driver, self.folder, steps))
+        pids = {rank: self._pid(rank) for rank in self.ranks}
         return with_stacks(verdict, await asyncio.to_thread(ask_stacks, self.folder, pids, steps))
 
     def _pid(self, rank: int) -> int:
@@ -157,7 +155,7 @@ class Run:
 
     def _new_events(self) -> list[Event]:
         found: list[Event] = []
-        for rank in range(self.spec.world_size):
+        for rank in self.ranks:
             try:
                 with event_file(self.folder, rank).open("rb") as stream:
                     stream.seek(self._offsets[rank])
@@ -172,8 +170,8 @@ class Run:
     def _silence(self) -> dict[int, float]:
         """Seconds since each rank's heartbeat. Wall clock: a jump of it is capped by what has really passed."""
         silent: dict[int, float] = {}
-        running = time.monotonic() - min(state.step_since for state in self.state.ranks)
-        for rank in range(self.spec.world_size):
+        running = time.monotonic() - min(state.step_since for state in self.state.ranks.values())
+        for rank in self.ranks:
             with contextlib.suppress(OSError):
                 age = time.time() - heartbeat_file(self.folder, rank).stat().st_mtime
                 silent[rank] = min(age, running)
@@ -184,30 +182,3 @@ class Run:
             with contextlib.suppress(OSError):
                 text = json.dumps(msgspec.to_builtins(self.verdict) | {"sentence": self.verdict.sentence}, indent=1)
                 (self.folder / "result.json").write_text(text, encoding="utf-8")
-
-
-def _environment(spec: ValidationSpec, folder: Path) -> dict[str, str]:
-    environment = {
-        **os.environ,
-        RUN_VARIABLE: folder.name,
-        "PYTHONUNBUFFERED": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }
-    if spec.device == "cpu":
-        # torch sees no GPU: a laptop's small one must not be initialised by accident.
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // spec.world_size)))
-    else:
-        # NCCL's flight recorder keeps every rank's last collectives and writes them to the run folder when a byte
-        # comes through the pipe; newer releases of torch dropped NCCL from two of the names.
-        for name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"):
-            environment.setdefault(name, "2000")
-        for name in ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"):
-            environment.setdefault(name, str(folder / COLLECTIVES))
-        environment.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-        environment.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(folder / COLLECTIVES))
-    return environment
-
-

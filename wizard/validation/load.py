@@ -99,19 +99,29 @@ def _empty(context: Context, config: Any, attention: str) -> Any:
         return _auto_class(config).from_config(config, **_options(context, attention))
 
 
+def random_model(context: Context) -> Any:
+    """Return the whole model with random weights in the master dtype, the same in every run of the spec's seed."""
+    return _random(context, _config(context), context.spec.attention)
+
+
+def _random(context: Context, config: Any, attention: str) -> Any:
+    spec = context.spec
+    torch.manual_seed(spec.seed)
+    # Random numbers are drawn where the model will live: 7B normal values take minutes on a CPU.
+    place = contextlib.nullcontext() if context.device.type == "cpu" else torch.device(context.device)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[spec.master_dtype])
+    try:
+        with place:
+            return _auto_class(config).from_config(config, **_options(context, attention))
+    finally:
+        torch.set_default_dtype(default)
+
+
 def _real(context: Context, config: Any, attention: str) -> Any:
     spec = context.spec
     if spec.random_weights or not spec.model:
-        torch.manual_seed(spec.seed)
-        # Random numbers are drawn where the model will live: 7B normal values take minutes on a CPU.
-        place = contextlib.nullcontext() if context.device.type == "cpu" else torch.device(context.device)
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(DTYPES[spec.master_dtype])
-        try:
-            with place:
-                return _auto_class(config).from_config(config, **_options(context, attention))
-        finally:
-            torch.set_default_dtype(default)
+        return _random(context, config, attention)
     model, loaded = _auto_class(config).from_pretrained(
         spec.model,
         config=config,

@@ -79,11 +79,22 @@ def benchmark(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, 
         optimizer.zero_grad()
 
     step = full_step(model, optimizer, batch, context)
+    time_steps(forward, forward_backward, step, batch.whole_tokens, context)
+
+
+def time_steps(
+    forward: Callable[[], None],
+    forward_backward: Callable[[], None],
+    step: Callable[[], None],
+    batch_tokens: int,
+    context: Context,
+) -> None:
+    """Time three functions and tell the rates; `step` runs the spec's micro-batches of `batch_tokens` each."""
     forward_seconds = _seconds(forward, context, "forward_seconds")
     both_seconds = _seconds(forward_backward, context, "forward_backward_seconds")
     step_seconds = _seconds(step, context, "step_seconds")
     sequences = dist.get_world_size() // context.spec.ulysses_size
-    tokens = batch.whole_tokens * context.spec.micro_batches * sequences
+    tokens = batch_tokens * context.spec.micro_batches * sequences
     parameters = context.parameters
     rate = tokens / step_seconds
     # 6 FLOPs a parameter and token, forward and backward (Kaplan et al. 2020), attention's own left out.

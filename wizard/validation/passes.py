@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,13 @@ class Batch:
 
 def make_batches(context: Context, vocab_size: int) -> list[Batch]:
     """Return this rank's micro-batches: its part of `data_shards` different ones, or the one that all ranks get."""
+    return [make_batch(context, vocab_size, number) for number in batch_numbers(context)]
+
+
+def batch_numbers(context: Context) -> Sequence[int]:
+    """Return the numbers of this rank's micro-batches."""
     shards, ranks = context.spec.data_shards, context.data_ranks
-    mine = range(context.rank // context.spec.ulysses_size, shards, ranks) if shards else (0,)
-    return [make_batch(context, vocab_size, number) for number in mine]
+    return range(context.rank // context.spec.ulysses_size, shards, ranks) if shards else (0,)
 
 
 def make_batch(context: Context, vocab_size: int, number: int = 0, *, whole: bool = False) -> Batch:
@@ -148,6 +152,16 @@ def backward(model: nn.Module, loss: torch.Tensor, batches: list[Batch], context
     (loss / len(batches)).backward()
     for batch in batches[1:]:
         (token_loss(model, batch, context) / len(batches)).backward()
+    prove_gradients(model, context)
+
+
+def prove_gradients(model: nn.Module, context: Context) -> None:
+    """Prove that every trainable parameter has a finite gradient, after a backward that `context.watch` saw.
+
+    Raises:
+        GradientError: parameters without a gradient.
+        NonFiniteError: a gradient that is not finite.
+    """
     without, infinite = [], []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or not _local(parameter).numel():
@@ -156,14 +170,14 @@ def backward(model: nn.Module, loss: torch.Tensor, batches: list[Batch], context
             without.append(name)
         elif not bool(torch.isfinite(_local(parameter.grad)).all()):
             infinite.append(name)
-    _prove_gradients(context)
+    _prove_watched(context)
     if without:
         raise GradientError(f"no gradient reached {without[0]} and {len(without) - 1} more trainable parameters")
     if infinite:
         raise NonFiniteError(f"first non-finite gradient in {infinite[0]}, and {len(infinite) - 1} more")
 
 
-def _prove_gradients(context: Context) -> None:
+def _prove_watched(context: Context) -> None:
     """Name the module and the rank where gradients stop or stop being finite; every rank learns what any found."""
     cut_off = context.watch.cut_off()
     if cut_off:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 import traceback
@@ -13,6 +14,7 @@ from typing import Any
 
 from wizard.validation.events import Event, Kind, to_line
 from wizard.validation.memory_state import memory_state
+from wizard.validation.rank_environment import NODE_VARIABLE
 
 HEARTBEAT_SECONDS = 1.0
 
@@ -33,6 +35,7 @@ class Reporter:
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self.step = ""
+        self._node = os.environ.get(NODE_VARIABLE) or socket.gethostname()
         self._stream = event_file(folder, rank).open("a", encoding="utf-8", buffering=1)
         self._lock = threading.Lock()
         self._alive = heartbeat_file(folder, rank)
@@ -48,7 +51,7 @@ class Reporter:
 
     def tell(self, kind: Kind, **data: Any) -> None:
         """Write one event of the present step."""
-        line = to_line(Event(kind, self.rank, time.time(), self.step, data))
+        line = to_line(Event(kind, self.rank, time.time(), self.step, data, self._node))
         with self._lock:
             self._stream.write(line)
 

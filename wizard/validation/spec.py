@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Device = Literal["cuda", "cpu"]
 Strategy = Literal["none", "ddp", "fsdp", "fsdp2"]
+Engine = Literal["torch", "verl"]
 
 STEPS = (
     "environment",
@@ -72,6 +73,10 @@ class ValidationSpec:
     step_limit_seconds: float = 300.0
     benchmark_runs: int = 3
     seed: int = 0
+    engine: Engine = "torch"
+    """Whose code builds, wraps and steps: torch's FSDP used as verl does, or verl's own engine class."""
+    verl_overrides: dict[str, Any] = field(default_factory=dict)
+    """`{verl key: value}` of the generated `run.yaml`, for verl's engine, with what differs on this machine."""
     notes: tuple[str, ...] = ()
     """What differs between this run and the Plan, said at the start."""
 

@@ -20,6 +20,8 @@ RECORD_SECONDS = 5.0
 """How long NCCL's flight recorder has; it looks at its pipe once a second."""
 ASK_SECONDS = 2.0
 """How long the ranks have to answer; faulthandler needs milliseconds."""
+STACKS_REQUEST, STACKS_ANSWER = "stacks.ask", "stacks.json"
+"""Files in the run folder by which the launcher asks a driver for the stacks of ranks on other machines."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.+)$')
 _COLLECTIVE = re.compile(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from wizard.nodes.requirements import NODES_STEP
+from wizard.validation.agent import killed_by
 from wizard.validation.events import Event
 from wizard.validation.stacks import RankStack
 
@@ -36,6 +39,8 @@ class Verdict:
     """The failure event's data: exception, message, frames, memory; `stacks` of every rank where a run hung."""
     behind: tuple[int, ...] = ()
     """Ranks that had not reached the step's end when time was up."""
+    node: str = ""
+    """The machine of `rank`, where the run has several."""
 
     @property
     def hung(self) -> bool:
@@ -47,6 +52,7 @@ class Verdict:
         """The verdict in words."""
         where = f" in step {self.step}" if self.step else ""
         who = f" on rank {self.rank}" if self.rank is not None else ""
+        who += f" (node {self.node})" if self.node else ""
         if self.outcome == "passed":
             return "Passed: every step ran on every rank."
         if self.outcome == "timed out":
@@ -62,33 +68,37 @@ class RankState:
     """What is known of one rank."""
 
     pid: int = 0
+    node: str = ""
     step: str = ""
     done: dict[str, float] = field(default_factory=dict)
     """Seconds of each finished step."""
     step_since: float = 0.0
     finished: bool = False
     failure: Event | None = None
+    lost: Event | None = None
 
 
 class RunState:
     """The run so far; `now` is any clock that only goes forward, in seconds."""
 
-    def __init__(self, world_size: int, step_limit_seconds: float, now: float) -> None:
-        self.ranks = [RankState(step_since=now) for _ in range(world_size)]
+    def __init__(self, ranks: Iterable[int], step_limit_seconds: float, now: float) -> None:
+        self.ranks = {rank: RankState(step_since=now) for rank in ranks}
         self.step_limit_seconds = step_limit_seconds
         self._first_failure_at: float | None = None
+        self._first_lost_at: float | None = None
 
     @property
     def step(self) -> str:
         """The step that the slowest rank is in."""
-        waiting = [state.step for state in self.ranks if not state.finished]
+        waiting = [state.step for state in self.ranks.values() if not state.finished]
         return waiting[0] if waiting else ""
 
     def feed(self, event: Event, now: float) -> None:
         """Take one event into account."""
-        if not 0 <= event.rank < len(self.ranks):
+        state = self.ranks.get(event.rank)
+        if state is None:
             return
-        state = self.ranks[event.rank]
+        state.node = event.node or state.node
         if event.kind == "step_started":
             state.step, state.step_since = event.step, now
         elif event.kind == "step_finished":
@@ -99,41 +109,48 @@ class RunState:
         elif event.kind == "failure" and state.failure is None:
             state.failure = event
             self._first_failure_at = self._first_failure_at or now
+        elif event.kind == "lost" and state.lost is None:
+            state.lost = event
+            self._first_lost_at = self._first_lost_at or now
         elif event.kind == "finished":
             state.finished = True
 
     def verdict(self, now: float, silent_seconds: dict[int, float] | None = None) -> Verdict | None:
         """Return how the run ended, None while it goes on. `silent_seconds`: since each rank's last sign of life."""
+        if self._first_lost_at is not None and not self._reasons:
+            # Ranks that only say that a peer is gone mean this one.
+            return self._gone() if now - self._first_lost_at >= FAILURE_GRACE_SECONDS else None
         if self._first_failure_at is not None:
-            told = sum(state.failure is not None for state in self.ranks)
+            told = sum(state.failure is not None for state in self.ranks.values())
             waited = now - self._first_failure_at
             if told == len(self.ranks) or waited >= (FAILURE_GRACE_SECONDS if self._reasons else ECHO_SECONDS):
                 return self._failed()
             return None
-        if all(state.finished for state in self.ranks):
+        if all(state.finished for state in self.ranks.values()):
             return Verdict("passed")
         for rank, seconds in (silent_seconds or {}).items():
             if seconds > SILENT_SECONDS and not self.ranks[rank].finished:
                 step = self.ranks[rank].step
-                return Verdict("lost", step, rank, f"its process gave {SILENT} for {seconds:.0f} s")
+                cause = f"its process gave {SILENT} for {seconds:.0f} s"
+                return Verdict("lost", step, rank, cause, node=self._node(rank))
         return self._timed_out(now)
 
     def ended(self, code: int, log_tail: str, *, cancelled: bool) -> Verdict:
         """Return the verdict of a run whose processes are gone."""
         if self._reasons:
             return self._failed()
-        if all(state.finished for state in self.ranks):
+        if all(state.finished for state in self.ranks.values()):
             return Verdict("passed")
         if cancelled:
             return Verdict("cancelled", self.step)
-        killed = self._killed(log_tail)
+        killed = self._gone() or self._killed(log_tail)
         if killed is None and self._first_failure_at is not None:
             return self._failed()
         return killed or self._lost(code, log_tail)
 
     @property
     def _failures(self) -> list[Event]:
-        return [state.failure for state in self.ranks if state.failure is not None]
+        return [state.failure for state in self.ranks.values() if state.failure is not None]
 
     @property
     def _reasons(self) -> list[Event]:
@@ -143,10 +160,24 @@ class RunState:
     def _failed(self) -> Verdict:
         first = min(self._reasons or self._failures, key=lambda event: event.time)
         cause = f"{first.data.get('exception', 'Error')}: {first.data.get('message', '')}"
-        return Verdict("failed", first.step, first.rank, cause, dict(first.data))
+        rank = None if first.step == NODES_STEP else first.rank
+        return Verdict("failed", first.step, rank, cause, dict(first.data), node=self._node(first.rank))
+
+    def _gone(self) -> Verdict | None:
+        """Return the first rank that its driver says is lost."""
+        events = [state.lost for state in self.ranks.values() if state.lost is not None]
+        if not events:
+            return None
+        first = min(events, key=lambda event: event.time)
+        return Verdict("lost", first.step, first.rank, str(first.data.get("cause")), node=self._node(first.rank))
+
+    def _node(self, rank: int | None) -> str:
+        """Return a rank's node where there are several to choose from."""
+        nodes = {state.node for state in self.ranks.values()}
+        return self.ranks[rank].node if rank is not None and len(nodes) > 1 else ""
 
     def _timed_out(self, now: float) -> Verdict | None:
-        slow = [rank for rank, state in enumerate(self.ranks) if not state.finished]
+        slow = [rank for rank, state in self.ranks.items() if not state.finished]
         if not slow or now - max(self.ranks[rank].step_since for rank in slow) <= self.step_limit_seconds:
             return None
         least = min(len(self.ranks[rank].done) for rank in slow)
@@ -156,12 +187,12 @@ class RunState:
 
     def _killed(self, log_tail: str) -> Verdict | None:
         """Return the rank that torchrun reports as killed by a signal; SIGTERM is torchrun's own, for the others."""
-        by_pid = {state.pid: rank for rank, state in enumerate(self.ranks) if state.pid}
+        by_pid = {state.pid: rank for rank, state in self.ranks.items() if state.pid}
         for found in _EXIT.finditer(log_tail):
             exit_code, rank = int(found["code"]), by_pid.get(int(found["pid"]))
             if exit_code < 0 and exit_code != -signal.SIGTERM:
                 step = self.ranks[rank].step if rank is not None else self.step
-                return Verdict("lost", step, rank, _how(exit_code))
+                return Verdict("lost", step, rank, killed_by(exit_code), node=self._node(rank))
         return None
 
     def _lost(self, code: int, log_tail: str) -> Verdict:
@@ -189,12 +220,3 @@ def with_stacks(verdict: Verdict, stacks: tuple[RankStack, ...]) -> Verdict:
 def _is_echo(event: Event) -> bool:
     message = str(event.data.get("message", ""))
     return event.data.get("exception") in _SYMPTOMS and _PEER.search(message) is not None
-
-
-def _how(exit_code: int) -> str:
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    more = " (out of memory, or killed by hand)" if name == "SIGKILL" else ""
-    return f"its process was killed by {name}{more}"

@@ -35,10 +35,21 @@ def wrap(model: nn.Module, context: Context) -> nn.Module:
     names = _class_names(model, spec.wrap_classes)
     if spec.strategy == "fsdp":
         model = _fsdp1(model, context, names)
-        units = _fsdp1_units(model)
+        units = fsdp1_units(model)
     else:
         model = _fsdp2(model, context, names)
-        units = _fsdp2_units(model)
+        units = fsdp2_units(model)
+    prove_wrapped(model, units, context, names)
+    return model
+
+
+def prove_wrapped(model: nn.Module, units: int, context: Context, names: tuple[str, ...] | None) -> None:
+    """Prove the number of units and that nothing is left on meta, and tell what the shards are.
+
+    Raises:
+        WrapError: other units than planned, or a tensor left on meta.
+    """
+    spec = context.spec
     left = [name for name, tensor in _tensors(model) if tensor.is_meta]
     if left:
         raise WrapError(f"{left[0]} is still on the meta device, with {len(left) - 1} more: it never got its data")
@@ -54,7 +65,6 @@ def wrap(model: nn.Module, context: Context) -> nn.Module:
     )
     if spec.expected_units and units != spec.expected_units:
         raise WrapError(f"expected {spec.expected_units} FSDP units, found {units}: wrap classes {list(names or ())}")
-    return model
 
 
 def _whole(model: nn.Module, context: Context) -> nn.Module:
@@ -153,7 +163,7 @@ def _fsdp1(model: nn.Module, context: Context, names: tuple[str, ...] | None) ->
     )
 
 
-def _fsdp1_units(model: nn.Module) -> int:
+def fsdp1_units(model: nn.Module) -> int:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     return len(FullyShardedDataParallel.fsdp_modules(model))
@@ -220,7 +230,7 @@ def _fill(model: nn.Module, full_state: dict[str, Any], context: Context) -> Non
             buffer.data = buffer.data.to(context.device)
 
 
-def _fsdp2_units(model: nn.Module) -> int:
+def fsdp2_units(model: nn.Module) -> int:
     from torch.distributed.fsdp import FSDPModule
 
     return sum(isinstance(module, FSDPModule) for module in model.modules())

@@ -1,0 +1,64 @@
+"""Where a run's ranks are: on this machine, on several with a torchrun each, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wizard.nodes.requirements import split_ranks
+from wizard.target import ENTRY, target_command
+from wizard.validation.spec import ValidationSpec
+
+
+@dataclass(frozen=True)
+class Torchrun:
+    """torchrun on this machine; with several nodes, one of the torchruns that meet at `rdzv_endpoint`."""
+
+    nodes: int = 1
+    node_rank: int = 0
+    rdzv_endpoint: str = ""
+    """`host:port` on node 0; unused with one node."""
+
+    def ranks(self, spec: ValidationSpec) -> Sequence[int]:
+        """Return the ranks that this machine starts and hears of."""
+        count = split_ranks(spec.world_size, self.nodes)
+        return range(self.node_rank * count, (self.node_rank + 1) * count)
+
+    def argv(self, spec: ValidationSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
+        """Return what the agent runs in the target interpreter."""
+        return [
+            *target_command(python, "")[:1],
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={spec.world_size}",
+            "--nnodes=1",
+            "--max-restarts=0",
+            # A port of its own for every run, so that two runs on one machine do not meet.
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=localhost:0",
+            str(ENTRY),
+            "wizard.validation.worker",
+            str(spec_file),
+            str(folder),
+        ]
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Actors on a Ray cluster that is already running."""
+
+    nodes: int
+    address: str = "auto"
+
+    def ranks(self, spec: ValidationSpec) -> Sequence[int]:
+        """Return the ranks that are heard of here: all."""
+        return range(spec.world_size)
+
+    def argv(self, spec: ValidationSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
+        """Return what the agent runs in the target interpreter."""
+        arguments = (str(spec_file), str(folder), self.address, str(self.nodes))
+        return target_command(python, "wizard.nodes.ray_driver", arguments)
+
+
+Launch = Torchrun | RayCluster
