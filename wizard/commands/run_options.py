@@ -8,12 +8,16 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from wizard.commands.options import add_python
+from wizard.nodes.reach import wait_for
 from wizard.nodes.requirements import NodeError
 from wizard.plan import Plan
 from wizard.validation.launch import Launch, RayCluster, Torchrun
 from wizard.validation.launcher import HERE
 from wizard.validation.plan_spec import CPU_RANKS, spec_from_plan
 from wizard.validation.spec import ValidationSpec
+
+MEET_SECONDS = 30.0
+"""How long a node waits for node 0 of a run to appear."""
 
 
 def add_run_options(parser: argparse._ActionsContainer) -> None:
@@ -38,14 +42,16 @@ def add_launch_options(parser: argparse._ActionsContainer) -> None:
     """Declare where the ranks run; this machine alone when nothing is said."""
     parser.add_argument("--launcher", choices=("torchrun", "ray"), default="torchrun", help="what starts the ranks")
     parser.add_argument("--nodes", "--nnodes", type=int, metavar="N", help="machines (default: 1, with Ray the Plan's)")
+    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where several torchruns meet: on node 0")
+    parser.add_argument("--node-rank", type=int, default=0, metavar="K", help="which of the torchruns this is, from 0")
     parser.add_argument("--address", metavar="HOST:PORT", help="of a running Ray cluster (default: auto)")
 
 
 def launch_of(arguments: argparse.Namespace, plan: Plan) -> Launch:
-    """Return where the ranks run.
+    """Return where the ranks run, once the meeting point of several torchruns can be reached.
 
     Raises:
-        NodeError: the options do not fit together.
+        NodeError: the options do not fit together, or the meeting point cannot be reached.
     """
     nodes = arguments.nodes or (plan.machine.nodes if arguments.launcher == "ray" else 1)
     if nodes < 1:
@@ -54,7 +60,22 @@ def launch_of(arguments: argparse.Namespace, plan: Plan) -> Launch:
         return RayCluster(nodes, arguments.address or "auto")
     if arguments.address:
         raise NodeError("--address is Ray's: add --launcher ray")
-    return Torchrun(nodes)
+    if nodes == 1:
+        return Torchrun()
+    endpoint, node_rank = arguments.rdzv_endpoint or "", arguments.node_rank
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit():
+        raise NodeError(f"--rdzv-endpoint {endpoint}: {nodes} torchruns need HOST:PORT of node 0 to meet at")
+    if not 0 <= node_rank < nodes:
+        raise NodeError(f"--node-rank {node_rank}: {nodes} nodes are numbered 0 to {nodes - 1}")
+    if node_rank:
+        problem = wait_for(host.strip("[]"), int(port), MEET_SECONDS)
+        if problem:
+            raise NodeError(
+                f"--rdzv-endpoint {endpoint} cannot be reached from this node: {problem}. Start node 0 first, and let "
+                "the nodes reach each other on that port; torchrun would wait for it."
+            )
+    return Torchrun(nodes, node_rank, endpoint)
 
 
 def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) -> ValidationSpec:

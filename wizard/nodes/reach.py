@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 CONNECT_SECONDS = 5.0
 
@@ -14,3 +15,11 @@ def cannot_connect(host: str, port: int) -> str:
     except OSError as error:
         return str(error)
     return ""
+
+
+def wait_for(host: str, port: int, seconds: float) -> str:
+    """Return why no connection comes about within `seconds`; empty as soon as one does."""
+    deadline = time.monotonic() + seconds
+    while (problem := cannot_connect(host, port)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return problem

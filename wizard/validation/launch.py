@@ -10,6 +10,9 @@ from wizard.nodes.requirements import split_ranks
 from wizard.target import ENTRY, target_command
 from wizard.validation.spec import ValidationSpec
 
+RENDEZVOUS_SECONDS = 60.0
+"""How long torchruns on several nodes wait for each other."""
+
 
 @dataclass(frozen=True)
 class Torchrun:
@@ -31,16 +34,26 @@ class Torchrun:
             *target_command(python, "")[:1],
             "-m",
             "torch.distributed.run",
-            f"--nproc-per-node={spec.world_size}",
-            "--nnodes=1",
+            f"--nproc-per-node={split_ranks(spec.world_size, self.nodes)}",
+            f"--nnodes={self.nodes}",
             "--max-restarts=0",
-            # A port of its own for every run, so that two runs on one machine do not meet.
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=localhost:0",
+            *self._rendezvous(),
             str(ENTRY),
             "wizard.validation.worker",
             str(spec_file),
             str(folder),
+        ]
+
+    def _rendezvous(self) -> list[str]:
+        if self.nodes == 1:
+            # A port of its own for every run, so that two runs on one machine do not meet.
+            return ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+        # Static: the ranks of a node follow from --node-rank.
+        return [
+            "--rdzv-backend=static",
+            f"--rdzv-endpoint={self.rdzv_endpoint}",
+            f"--node-rank={self.node_rank}",
+            f"--rdzv-conf=timeout={RENDEZVOUS_SECONDS:.0f}",
         ]
 
 
