@@ -26,6 +26,7 @@ COMMANDS = {
     "capture": "check what a launch script would start",
     "explain": "print one rule of `check`",
     "validate": "run load, wrap, forward, backward and timing for real",
+    "serve": "the wizard in a browser on this machine",
     "debug": "from a failure to its cause: climb with a configuration, or read a log",
 }
 """Each is `wizard.commands.<name>` with `add_arguments(parser)` and `run(arguments) -> exit code`."""
@@ -100,6 +101,8 @@ def _run_wizard(arguments: list[str]) -> int:
 
 def _only_lines() -> bool:
     """Whether a screen cannot be drawn here."""
+    if os.environ.get("TEXTUAL_DRIVER"):  # it draws elsewhere, such as in a browser
+        return False
     return os.environ.get("TERM") == "dumb" or not (sys.stdin.isatty() and sys.stdout.isatty())
 
 

@@ -1,0 +1,1 @@
+"""The screens in a browser, for those who have no terminal there."""
