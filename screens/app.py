@@ -326,7 +326,7 @@ class WizardApp(App[int], inherit_bindings=False):
     @property
     def running(self) -> bool:
         """Whether a validation is going on."""
-        return any(screen.running for screen in self._steps.values())
+        return any(getattr(screen, "running", False) for screen in (*self._steps.values(), *self.screen_stack))
 
     async def action_quit(self) -> None:
         """Save and leave; asks only when something still runs or could not be saved."""
@@ -359,4 +359,8 @@ class WizardApp(App[int], inherit_bindings=False):
         self.exit(128 + number)
 
     async def on_unmount(self) -> None:
+        # However it ends, such as with the browser's tab, what was answered last is kept.
+        if self._offer is None:
+            with contextlib.suppress(OSError, FileExists):
+                self.session.save()
         await self.inspector.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on, work
@@ -13,6 +14,7 @@ from textual.containers import Horizontal
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from screens.base import StepScreen
+from screens.debug import DebugScreen
 from screens.widgets.tick import Tick
 from screens.widgets.validation_panel import ValidationPanel
 from wizard.diagnosis import diagnose_verdict
@@ -22,7 +24,8 @@ from wizard.memory.prediction import Prediction
 from wizard.model.errors import ModelError
 from wizard.plan import Plan
 from wizard.text import printable
-from wizard.validation.launcher import Run
+from wizard.validation.launch import Launch, RayCluster
+from wizard.validation.launcher import HERE, Run
 from wizard.validation.plan_spec import spec_from_plan
 from wizard.validation.spec import ValidationSpec
 from wizard.validation.verdict import Verdict
@@ -35,13 +38,16 @@ class ValidateScreen(StepScreen):
     intro = "Loads, wraps, runs and times the model for real, in processes of its own."
     guide = (
         "The run uses the GPUs of this machine, as many as the Plan has, or two ranks with gloo on its CPU. "
+        "With Ray nodes it spreads over so many nodes of the running Ray cluster (RAY_ADDRESS, else the one here). "
         "s starts it, p pauses the display, c cancels; "
-        "when it fails, F4/x applies the first fix and s runs again. Random weights: only shapes, no checkpoint."
+        "when it fails, F4/x applies the first fix and s runs again. d debugs: short runs from one device to the whole "
+        "Plan, each adding one thing, compared with each other. Random weights: only shapes, no checkpoint."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s,f5", "start", "Start", id="validate-start"),
         Binding("p", "pause", "Pause", id="validate-pause"),
         Binding("c", "cancel", "Cancel", id="validate-cancel"),
+        Binding("d", "debug", "Debug", id="validate-debug"),
     ]
     DEFAULT_CSS = """
     ValidateScreen #controls { height: 1; }
@@ -62,6 +68,8 @@ class ValidateScreen(StepScreen):
             yield Button("Start", id="start", compact=True)
             yield Label("ranks", markup=False)
             yield Input("", "auto", id="ranks", type="integer", compact=True)
+            yield Label("Ray nodes", markup=False)
+            yield Input("", "none", id="nodes", type="integer", compact=True)
             yield Tick("random weights", id="random")
         yield Static("Not run yet: F5 or s starts it.", id="verdict", markup=False)
         yield Static("", id="diagnosis", markup=False)
@@ -79,7 +87,7 @@ class ValidateScreen(StepScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer only what can be done now."""
-        if action == "start":
+        if action in ("start", "debug"):
             return not self.running
         return self.running if action in ("pause", "cancel") else True
 
@@ -97,6 +105,7 @@ class ValidateScreen(StepScreen):
             self.action_start()
 
     @on(Input.Submitted, "#ranks")
+    @on(Input.Submitted, "#nodes")
     def _entered(self, event: Input.Submitted) -> None:
         event.stop()
         self._pressed()
@@ -106,6 +115,10 @@ class ValidateScreen(StepScreen):
         panel = self.query_one(ValidationPanel)
         panel.paused = not panel.paused
         self.notify("The display is paused; the run goes on." if panel.paused else "The display goes on.")
+
+    def action_debug(self) -> None:
+        """Climb the ladder of short runs, on a screen of its own."""
+        self.app.push_screen(DebugScreen(self.app.plan, self._make_spec()))
 
     async def action_cancel(self) -> None:
         """End the run and all its processes."""
@@ -133,10 +146,10 @@ class ValidateScreen(StepScreen):
             ModelError, OSError, ValueError: it could not be started.
         """
         panel = self.query_one(ValidationPanel)
-        spec = await self._spec()
+        spec = await asyncio.to_thread(self._make_spec(), self.app.plan)
         panel.begin(spec)
         panel.prediction = _predicted(self.app.plan, spec)
-        self._run = run = await Run.start(spec, self.app.python)
+        self._run = run = await Run.start(spec, self.app.python, launch=self._launch())
         panel.say(f"run folder {run.folder}")
         self._say(f"Running {spec.world_size} ranks on {spec.device} …")
         async for event in run.events():
@@ -151,19 +164,25 @@ class ValidateScreen(StepScreen):
         if self.is_attached:
             self.refresh_bindings()
 
-    async def _spec(self) -> ValidationSpec:
+    def _make_spec(self) -> Callable[[Plan], ValidationSpec]:
+        """Return what makes a run of a Plan as this screen's fields ask for; it asks the driver, so in a thread."""
         text = self.query_one("#ranks", Input).value
         ranks = int(text) if text.strip().isdigit() else None
         random_weights = self.query_one("#random", Checkbox).value
-        plan = self.app.plan
+        launch = self._launch()
 
-        def make() -> ValidationSpec:
+        def make(plan: Plan) -> ValidationSpec:
             from wizard.probe.machine import probe_machine
 
-            gpus = probe_machine().gpus_per_node
+            here = probe_machine().gpus_per_node
+            gpus = here and launch.gpus(plan, here)
             return spec_from_plan(plan, gpus=gpus, world_size=ranks or None, random_weights=random_weights)
 
-        return await asyncio.to_thread(make)
+        return make
+
+    def _launch(self) -> Launch:
+        text = self.query_one("#nodes", Input).value.strip()
+        return RayCluster(int(text)) if text.isdigit() and int(text) else HERE
 
     def _conclude(self, verdict: Verdict) -> None:
         self._say(printable(verdict.sentence))

@@ -41,12 +41,6 @@ print(json.dumps([
 """
 
 
-@pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WizardApp:
-    monkeypatch.chdir(tmp_path)
-    return WizardApp(Plan(), tmp_path / "verl-wizard.yaml")
-
-
 async def replace_text(pilot: Pilot[Any], selector: str, text: str) -> None:
     await tab_to(pilot, selector)
     await pilot.press("home", "shift+end", *text)

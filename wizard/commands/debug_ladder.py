@@ -109,9 +109,11 @@ async def _one(session: DebugSession, teller: _Table | _JsonLines) -> None:
 def _chooser(arguments: argparse.Namespace) -> Choose:
     if arguments.fix:
         return _first
-    if not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():
-        return _ask
-    return lambda session: None
+    return _ask if _interactive(arguments) else lambda session: None
+
+
+def _interactive(arguments: argparse.Namespace) -> bool:
+    return not arguments.json and not arguments.fix and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _first(session: DebugSession) -> Fix | None:
@@ -152,11 +154,17 @@ def _conclude(session: DebugSession, arguments: argparse.Namespace, code: int) -
     try:
         if arguments.report is not None:
             _write_report(session, arguments.report, overwrite=arguments.overwrite)
-        if arguments.out is not None and code == 0:
+        out = arguments.out
+        if out is None and code == 0 and len(session.attempts) > 1 and _interactive(arguments):
+            answer = input("Folder for the files of this Plan (empty: none) > ").strip()
+            out = Path(answer).expanduser() if answer else None
+        if out is not None and code == 0:
             from generators import render, write
 
-            for path in write(render(session.plan), arguments.out, overwrite=arguments.overwrite):
+            for path in write(render(session.plan), out, overwrite=arguments.overwrite):
                 print(f"verl-wizard: wrote {path}", file=sys.stderr)
+    except EOFError:
+        return code
     except FileExists as error:
         return fail(f"{error} (--overwrite)")
     except OSError as error:
@@ -165,20 +173,12 @@ def _conclude(session: DebugSession, arguments: argparse.Namespace, code: int) -
 
 
 def _write_report(session: DebugSession, path: Path, *, overwrite: bool = False) -> None:
+    from wizard.probe.doctor_text import ask_doctor
+
     print("verl-wizard: asking the interpreter for its versions", file=sys.stderr)
-    text = report_text(session.attempts, _environment(session.plan.target.python))
+    text = report_text(session.attempts, ask_doctor(session.plan.target.python))
     write_atomic(path, text, overwrite=overwrite, keep_previous=True)
     print(f"verl-wizard: wrote {path}", file=sys.stderr)
-
-
-def _environment(python: str) -> str:
-    from wizard.probe.doctor_text import doctor_text
-    from wizard.probe.environment import read_environment
-    from wizard.probe.gpus import read_gpus
-    from wizard.probe.host import read_host
-
-    gpus = read_gpus(python)
-    return doctor_text(read_environment(python, gpus=gpus), gpus, read_host())
 
 
 class _Table:

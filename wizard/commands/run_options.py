@@ -84,13 +84,7 @@ def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) 
     Raises:
         ModelError: the model cannot be validated here.
     """
-    if arguments.cpu:
-        gpus = 0
-    elif isinstance(launch, RayCluster):
-        # This machine may have none; the nodes are asked before anything starts.
-        gpus = launch.nodes * plan.machine.gpus_per_node
-    else:
-        gpus = launch.nodes * _gpus_here()
+    gpus = 0 if arguments.cpu else launch.gpus(plan, _gpus_here())
     return spec_from_plan(
         plan,
         gpus=gpus,

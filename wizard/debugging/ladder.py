@@ -103,6 +103,9 @@ def _compared(planned: ValidationSpec) -> ValidationSpec:
     tokens = -(-budget // share) * share
     return dataclasses.replace(
         planned,
+        # verl's engine knows neither one device nor DDP; the last rung runs what was chosen.
+        engine="torch",
+        verl_overrides={},
         tokens=tokens,
         sequence_tokens=min(planned.sequence_tokens, tokens),
         data_shards=planned.world_size,

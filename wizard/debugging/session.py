@@ -116,8 +116,12 @@ class DebugSession:
         Raises:
             PlanError: the fix has a value that its field cannot take.
         """
-        self.attempts.append(Attempt(apply_fix(self.plan, fix), fix))
+        self.go_on(apply_fix(self.plan, fix), fix)
         return self.plan
+
+    def go_on(self, plan: Plan, fix: Fix) -> None:
+        """Begin a new attempt with a Plan that somebody else applied the fix to."""
+        self.attempts.append(Attempt(plan, fix))
 
     @property
     def fixes(self) -> tuple[Fix, ...]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from wizard.probe.environment import EnvironmentReport
+from wizard.probe.environment import EnvironmentReport, read_environment
 from wizard.probe.gpu_report import GpuReport
 from wizard.probe.gpu_text import COLUMNS, all_cells, link_lines, notes, process_lines, summary
-from wizard.probe.host import Host
+from wizard.probe.gpus import read_gpus
+from wizard.probe.host import Host, read_host
 from wizard.text import gib, printable, table
+
+
+def ask_doctor(python: str) -> str:
+    """Return the report on a target interpreter and this node; importing torch there takes seconds."""
+    gpus = read_gpus(python)
+    return doctor_text(read_environment(python, gpus=gpus), gpus, read_host())
 
 
 def doctor_text(environment: EnvironmentReport, gpus: GpuReport, host: Host) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wizard.nodes.requirements import split_ranks
+from wizard.plan import Plan
 from wizard.target import ENTRY, target_command
 from wizard.validation.spec import ValidationSpec
 
@@ -27,6 +28,10 @@ class Torchrun:
         """Return the ranks that this machine starts and hears of."""
         count = split_ranks(spec.world_size, self.nodes)
         return range(self.node_rank * count, (self.node_rank + 1) * count)
+
+    def gpus(self, plan: Plan, here: int) -> int:
+        """Return the GPUs at hand, where this machine has `here`: all nodes have as many."""
+        return self.nodes * here
 
     def argv(self, spec: ValidationSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
         """Return what the agent runs in the target interpreter."""
@@ -67,6 +72,10 @@ class RayCluster:
     def ranks(self, spec: ValidationSpec) -> Sequence[int]:
         """Return the ranks that are heard of here: all."""
         return range(spec.world_size)
+
+    def gpus(self, plan: Plan, here: int) -> int:
+        """Return the GPUs at hand: the Plan's, as this machine may have none; the nodes are asked before they start."""
+        return self.nodes * plan.machine.gpus_per_node
 
     def argv(self, spec: ValidationSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
         """Return what the agent runs in the target interpreter."""
