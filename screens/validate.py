@@ -27,7 +27,7 @@ from wizard.text import printable
 from wizard.validation.launch import Launch, RayCluster
 from wizard.validation.launcher import HERE, Run
 from wizard.validation.plan_spec import spec_from_plan
-from wizard.validation.spec import ValidationSpec
+from wizard.validation.spec import Engine, ValidationSpec
 from wizard.validation.verdict import Verdict
 
 
@@ -41,7 +41,9 @@ class ValidateScreen(StepScreen):
         "With Ray nodes it spreads over so many nodes of the running Ray cluster (RAY_ADDRESS, else the one here). "
         "s starts it, p pauses the display, c cancels; "
         "when it fails, F4/x applies the first fix and s runs again. d debugs: short runs from one device to the whole "
-        "Plan, each adding one thing, compared with each other. Random weights: only shapes, no checkpoint."
+        "Plan, each adding one thing, compared with each other. Random weights: only shapes, no checkpoint. "
+        "verl's engine: verl's own class, built from the configuration that is written, shards and steps; else torch's "
+        "FSDP, used as verl does."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s,f5", "start", "Start", id="validate-start"),
@@ -71,6 +73,7 @@ class ValidateScreen(StepScreen):
             yield Label("Ray nodes", markup=False)
             yield Input("", "none", id="nodes", type="integer", compact=True)
             yield Tick("random weights", id="random")
+            yield Tick("verl's engine", id="verl")
         yield Static("Not run yet: F5 or s starts it.", id="verdict", markup=False)
         yield Static("", id="diagnosis", markup=False)
         yield ValidationPanel()
@@ -169,14 +172,22 @@ class ValidateScreen(StepScreen):
         text = self.query_one("#ranks", Input).value
         ranks = int(text) if text.strip().isdigit() else None
         random_weights = self.query_one("#random", Checkbox).value
-        launch = self._launch()
+        engine: Engine = "verl" if self.query_one("#verl", Checkbox).value else "torch"
+        launch, python = self._launch(), self.app.python
 
         def make(plan: Plan) -> ValidationSpec:
             from wizard.probe.machine import probe_machine
 
             here = probe_machine().gpus_per_node
             gpus = here and launch.gpus(plan, here)
-            return spec_from_plan(plan, gpus=gpus, world_size=ranks or None, random_weights=random_weights)
+            return spec_from_plan(
+                plan,
+                gpus=gpus,
+                world_size=ranks or None,
+                random_weights=random_weights,
+                engine=engine,
+                python=python,
+            )
 
         return make
 

@@ -27,6 +27,7 @@ from wizard.model.errors import ModelError
 from wizard.model.resolve import resolve_model
 from wizard.plan import Plan, PlanError
 from wizard.text import printable
+from wizard.validation.verl_plan import EngineError
 from wizard.verl.importer import plan_from_file
 from wizard.verl.schema import SchemaError
 
@@ -50,7 +51,7 @@ def climb(arguments: argparse.Namespace, target: Path) -> int:
         session = DebugSession(plan, lambda plan: make_spec(arguments, plan), checks=not arguments.no_checks)
         teller = _JsonLines() if arguments.json else _Table()
         code = _attempts(session, teller, _chooser(arguments))
-    except (PlanError, SchemaError) as error:
+    except (PlanError, SchemaError, EngineError) as error:
         return fail(str(error), 2)
     except ModelError as error:
         return fail(str(error))

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from typing import get_args
 
 from wizard.commands.options import add_python
 from wizard.nodes.reach import wait_for
@@ -14,7 +15,7 @@ from wizard.plan import Plan
 from wizard.validation.launch import Launch, RayCluster, Torchrun
 from wizard.validation.launcher import HERE
 from wizard.validation.plan_spec import CPU_RANKS, spec_from_plan
-from wizard.validation.spec import ValidationSpec
+from wizard.validation.spec import Engine, ValidationSpec
 
 MEET_SECONDS = 30.0
 """How long a node waits for node 0 of a run to appear."""
@@ -26,6 +27,12 @@ def add_run_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--tokens", type=int, metavar="N", help="tokens of a micro-batch (default: the Plan's on GPUs)")
     parser.add_argument("--random-weights", action="store_true", help="do not read the checkpoint")
     parser.add_argument("--cpu", action="store_true", help="gloo on the CPU, even where there are GPUs")
+    parser.add_argument(
+        "--engine",
+        choices=get_args(Engine),
+        default="torch",
+        help="whose code shards and steps: torch, used as verl does, or verl's own engine class (default: torch)",
+    )
     add_python(parser)
 
 
@@ -83,6 +90,7 @@ def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) 
 
     Raises:
         ModelError: the model cannot be validated here.
+        EngineError: verl's engine is asked for, and the interpreter has none that is known.
     """
     gpus = 0 if arguments.cpu else launch.gpus(plan, _gpus_here())
     return spec_from_plan(
@@ -91,6 +99,8 @@ def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) 
         world_size=arguments.world_size or (max(CPU_RANKS, launch.nodes) if not gpus else None),
         random_weights=arguments.random_weights,
         tokens=arguments.tokens,
+        engine=arguments.engine,
+        python=arguments.python,
     )
 
 

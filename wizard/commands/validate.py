@@ -29,6 +29,7 @@ from wizard.validation.events import to_line
 from wizard.validation.launch import Launch
 from wizard.validation.launcher import Run
 from wizard.validation.spec import ValidationSpec
+from wizard.validation.verl_plan import EngineError
 
 EXIT_CODES = {"passed": 0, "cancelled": 130}
 """Of the verdicts; every other one is 1."""
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         launch = launch_of(arguments, plan)
         spec = make_spec(arguments, plan, launch)
         return asyncio.run(_stream(spec, python, launch, as_json=arguments.json))
-    except NodeError as error:
+    except (NodeError, EngineError) as error:
         return fail(str(error), 2)
     except ModelError as error:
         return fail(str(error))

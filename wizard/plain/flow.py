@@ -259,9 +259,11 @@ class PlainWizard:
         while self._talk.agree("Run the validation now?", help="No ends the wizard; answers and files are kept."):
             text = self._talk.ask("ranks [as many as the Plan has and GPUs are here]")
             random_weights = self._talk.agree("random weights?", help="Only shapes are proved; no checkpoint is read.")
+            verls = self._talk.agree("verl's own engine?", help="No runs torch's FSDP as verl uses it, without verl.")
             try:
                 spec = spec_from_plan(
                     self.plan,
+                    engine="verl" if verls else "torch",
                     gpus=probe_machine().gpus_per_node,
                     world_size=int(text) if text.isdecimal() and int(text) else None,
                     random_weights=random_weights,

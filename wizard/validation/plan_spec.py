@@ -9,7 +9,8 @@ from wizard.model.errors import ModelError
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.model.units import NoUnits, fsdp_units
 from wizard.plan import Plan
-from wizard.validation.spec import Device, ValidationSpec
+from wizard.validation.spec import Device, Engine, ValidationSpec
+from wizard.validation.verl_plan import engine_overrides
 
 CPU_RANKS = 2
 CPU_TOKENS = 256
@@ -23,12 +24,18 @@ def spec_from_plan(
     world_size: int | None = None,
     random_weights: bool = False,
     tokens: int | None = None,
+    engine: Engine = "torch",
+    python: str = "",
 ) -> ValidationSpec:
     """Return the run that comes closest to the Plan with `gpus` GPUs at hand (0: gloo on the CPU).
 
     Whatever differs from the Plan is said in the spec's notes.
 
+    Args:
+        python: the interpreter that runs it, where it is not the Plan's.
+
     Raises:
+        EngineError: verl's engine is asked for, and the interpreter has none that is known.
         ModelError: the model has no files here and is not in the catalogue.
     """
     notes: list[str] = []
@@ -36,19 +43,9 @@ def spec_from_plan(
     ranks = world_size or (min(plan.world_size, gpus) if gpus else CPU_RANKS)
     if ranks != plan.world_size:
         notes.append(f"the Plan has {plan.world_size} ranks, this run {ranks}")
-    fsdp = plan.actor
-    strategy = fsdp.strategy
-    if device == "cpu" and strategy == "fsdp":
-        strategy = "fsdp2"
-        notes.append("torch's fsdp refuses to run without an accelerator, so the same wrap is validated with fsdp2")
-    attention = plan.model.attention
-    if device == "cpu" and attention == "flash_attention_2":
-        attention = "sdpa"
-        notes.append("flash attention needs a GPU; sdpa stands in for it")
-    fsdp_size = fsdp.fsdp_size
-    if fsdp_size >= ranks != plan.world_size:
-        notes.append(f"fsdp_size {fsdp_size} shards over all {ranks} ranks here")
-        fsdp_size = -1
+    here = _fitted(plan, device, ranks, engine, notes)
+    overrides = engine_overrides(here, device, python) if engine == "verl" else {}
+    fsdp = here.actor
     model, config = _model(plan, notes)
     longest = plan.data.longest_sequence
     budget = tokens or (_plan_tokens(plan, longest) if device == "cuda" else CPU_TOKENS)
@@ -59,7 +56,7 @@ def spec_from_plan(
         model_config=config,
         world_size=ranks,
         device=device,
-        strategy=strategy,
+        strategy=fsdp.strategy,
         wrap_classes=fsdp.wrap_classes,
         min_num_params=fsdp.min_num_params,
         master_dtype=fsdp.master_dtype,
@@ -68,13 +65,13 @@ def spec_from_plan(
         buffer_dtype=fsdp.buffer_dtype,
         param_offload=fsdp.param_offload,
         optimizer_offload=fsdp.optimizer_offload,
-        offload_policy=fsdp.offload_policy and strategy == "fsdp2",
-        fsdp_size=fsdp_size,
+        offload_policy=fsdp.offload_policy and fsdp.strategy == "fsdp2",
+        fsdp_size=fsdp.fsdp_size,
         ulysses_size=fsdp.ulysses_size,
         reshard_after_forward=fsdp.reshard_after_forward,
         forward_prefetch=fsdp.forward_prefetch,
         use_orig_params=fsdp.use_orig_params,
-        attention=attention,
+        attention=here.model.attention,
         gradient_checkpointing=plan.model.gradient_checkpointing,
         lora_rank=plan.model.lora_rank,
         lora_alpha=plan.model.lora_alpha,
@@ -83,9 +80,30 @@ def spec_from_plan(
         tokens=budget,
         sequence_tokens=min(longest, budget),
         learning_rate=plan.batches.learning_rate,
-        expected_units=_expected_units(plan, strategy),
+        expected_units=_expected_units(here),
+        engine=engine,
+        verl_overrides=overrides,
         notes=tuple(notes),
     )
+
+
+def _fitted(plan: Plan, device: Device, ranks: int, engine: Engine, notes: list[str]) -> Plan:
+    """Return the Plan with what this machine cannot do replaced by what comes closest."""
+    actor, attention = plan.actor, plan.model.attention
+    if device == "cpu" and actor.strategy == "fsdp" and engine == "torch":
+        plan = plan.replace("actor.strategy", "fsdp2")
+        notes.append("torch's fsdp refuses to run without an accelerator, so the same wrap is validated with fsdp2")
+    if device == "cpu" and attention == "flash_attention_2":
+        plan = plan.replace("model.attention", "sdpa")
+        notes.append("flash attention needs a GPU; sdpa stands in for it")
+        if engine == "verl" and actor.ulysses_size > 1:
+            # Without it verl's ranks attend to their own part of a sequence only, and nothing says so.
+            plan = plan.replace("actor.ulysses_size", 1)
+            notes.append("verl's Ulysses lives in flash attention, so ulysses_size is 1 here; engine torch runs it")
+    if actor.fsdp_size >= ranks != plan.world_size:
+        notes.append(f"fsdp_size {actor.fsdp_size} shards over all {ranks} ranks here")
+        plan = plan.replace("actor.fsdp_size", -1)
+    return plan
 
 
 def _plan_tokens(plan: Plan, longest: int) -> int:
@@ -128,14 +146,12 @@ def _cached(model: str, revision: str) -> str:
         return ""
 
 
-def _expected_units(plan: Plan, strategy: str) -> int:
+def _expected_units(plan: Plan) -> int:
     """Return the units the wrap policy should make; 0 where it is not known or verl would stop anyway."""
-    import dataclasses
-
     if plan.architecture is None or plan.model.lora_rank:
         return 0
     try:
-        units = fsdp_units(plan.architecture, dataclasses.replace(plan.actor, strategy=strategy))  # type: ignore[arg-type]
+        units = fsdp_units(plan.architecture, plan.actor)
     except NoUnits:
         return 0
     return sum(unit.count for unit in units)

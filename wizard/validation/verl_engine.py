@@ -48,8 +48,11 @@ class VerlEngine:
 
     def load(self) -> Any:
         """Return the model as verl loads it, before it is sharded."""
+        import verl
+
         module = self.engine._build_module()
         self.context.reporter.metric(
+            engine=f"{type(self.engine).__name__} of verl {verl.__version__}",
             parameters=sum(parameter.numel() for parameter in module.parameters()),
             on_meta_device=any(parameter.is_meta for parameter in module.parameters()),
             tied_embeddings=bool(self.model_config.hf_config.tie_word_embeddings),
