@@ -123,20 +123,28 @@ class WizardApp(App[int], inherit_bindings=False):
         if self.session.change(following(self.plan, plan)):
             self._changed()
 
+    @property
+    def _step_on_top(self) -> StepScreen | None:
+        """The step that can be drawn on now: none while the application closes, or while a step is being composed.
+
+        A step shows Plan and findings by itself once it stands.
+        """
+        screen = self.screen_stack[-1] if self.screen_stack else None
+        return screen if isinstance(screen, StepScreen) and screen.is_mounted else None
+
     def _changed(self) -> None:
-        screen = self.screen
-        if isinstance(screen, StepScreen):
-            screen.plan_changed(self.plan)
+        step = self._step_on_top
+        if step is not None:
+            step.plan_changed(self.plan)
         if self._judging is not None:
             self._judging.stop()
         self._judging = self.set_timer(JUDGE_SECONDS, self._judge)
 
     def _judge(self) -> None:
         self.findings = (*check_plan(self.plan), *memory_findings(self.plan))
-        # The timer may ring while the application closes.
-        screen = self.screen_stack[-1] if self.screen_stack else None
-        if isinstance(screen, StepScreen):
-            screen.judged(self.findings)
+        step = self._step_on_top
+        if step is not None:
+            step.judged(self.findings)
 
     def on_mount(self) -> None:
         self._judge()

@@ -205,6 +205,17 @@ async def test_what_does_not_fit_is_a_finding_that_one_key_mends(app: WizardApp)
         await until(pilot, lambda: not any(f.id == "gpu-does-not-fit" for f in app.findings))
 
 
+async def test_a_change_while_a_step_is_being_made_reaches_it(app: WizardApp) -> None:
+    """The rules' timer and a background answer come when they come: also between a key and the screen it opens."""
+    async with app.run_test(size=SIZE) as pilot:
+        app.go("offload")
+        assert not app.screen.is_mounted
+        app.edit("actor.param_offload", True)
+        app._judge()
+        await standing(pilot, "offload")
+        assert app.screen.query_one("#field-actor-param_offload Tick").value  # type: ignore[attr-defined]
+
+
 async def test_answers_are_saved_and_offered_again(app: WizardApp, tmp_path: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await to_step(pilot, "placement")

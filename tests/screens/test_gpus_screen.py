@@ -26,7 +26,7 @@ from wizard.probe.machine import parse_machine
 sys.path.insert(0, str(Path(__file__).parent.parent / "probe"))
 from nvml_node import MIB, Node
 
-SECONDS = 20
+SECONDS = 60
 
 
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
