@@ -20,6 +20,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from screens.base import StepScreen
+from screens.keymap import DEFAULT_KEYS, UserKeys, keyed, shown_key
 from screens.line_filters import AsciiFilter, PrintableFilter
 from screens.steps import STEPS, make_screen
 from screens.widgets.dialogs import Ask, Confirm, Help
@@ -38,18 +39,20 @@ from wizard.starter import fitted_plan, following
 
 JUDGE_SECONDS = 0.08
 """Pause in typing after which rules and predictor look at the Plan."""
-LETTERS = {
-    "question_mark": "help",
-    "b": "previous_step",
-    "n": "next_step",
-    "x": "fix",
-    "g": "steps",
-    "u": "undo",
-    "r": "redo",
-    "q": "quit",
-}
+LETTERS = (
+    ("question_mark", "help", "help", "Help"),
+    ("b", "previous_step", "back", "Back"),
+    ("n", "next_step", "next", "Next"),
+    ("x", "fix", "fix", "Fix"),
+    ("g", "steps", "steps", "Steps"),
+    ("u", "undo", "undo", "Undo"),
+    ("r", "redo", "redo", "Redo"),
+    ("q", "quit", "quit", "Quit"),
+)
 """Commands by letter, where no field takes letters: for terminals that keep the function keys."""
-STEP_ACTIONS = frozenset(LETTERS.values()) - {"quit"}
+STEP_ACTIONS = frozenset(action for _, action, *_ in LETTERS) - {"quit"}
+PROBLEM_SECONDS = 20.0
+"""How long it is shown that an entry of the file of keys was left out."""
 INTERRUPT_SECONDS = 5.0
 """Within so long a second ctrl+c leaves."""
 CANCELLED = 130
@@ -60,29 +63,39 @@ class WizardApp(App[int], inherit_bindings=False):
 
     TITLE = "verl-wizard"
     ENABLE_COMMAND_PALETTE = True
+    BINDING_GROUP_TITLE = "Everywhere"
     ANIMATION_LEVEL = "none"
     BINDINGS: ClassVar[list[BindingType]] = [
         # Priority: keys that arrive in one burst, as over a slow line, must each meet the focus the one before left.
-        Binding("f1", "help", "Help", id="help", key_display="F1", priority=True),
-        Binding("f2", "previous_step", "Back", id="back", key_display="F2", priority=True),
-        Binding("f3", "next_step", "Next", id="next", key_display="F3", priority=True),
-        Binding("f4", "fix", "Fix", id="fix", key_display="F4", priority=True),
-        Binding("f6", "steps", "Steps", id="steps", key_display="F6", priority=True),
-        Binding("f7", "undo", "Undo", id="undo", key_display="F7", priority=True),
-        Binding("f8", "redo", "Redo", id="redo", key_display="F8", priority=True, show=False),
-        Binding("ctrl+q", "quit", "Quit", id="quit", key_display="^q", priority=True),
-        Binding("ctrl+c", "interrupt", "Quit", id="interrupt", show=False, priority=True),
+        Binding("f1", "help", "Help", id="help", tooltip="Explain this step and the field", priority=True),
+        Binding("f2", "previous_step", "Back", id="back", tooltip="Step before", priority=True),
+        Binding("f3", "next_step", "Next", id="next", tooltip="Next step", priority=True),
+        Binding("f4", "fix", "Fix", id="fix", tooltip="Apply the first fix", priority=True),
+        Binding("f6", "steps", "Steps", id="steps", tooltip="Choose a step", priority=True),
+        Binding("f7", "undo", "Undo", id="undo", tooltip="Take the last change back", priority=True),
+        Binding("f8", "redo", "Redo", id="redo", tooltip="Make it again", priority=True, show=False),
+        Binding("ctrl+q", "quit", "Quit", id="quit", tooltip="Save and leave", priority=True),
+        Binding("ctrl+p", "command_palette", "All commands", id="commands", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", "Quit (twice)", id="interrupt", show=False, priority=True),
         Binding("tab", "focus_next", "Next field", id="next-field", show=False, priority=True),
         Binding("shift+tab", "focus_previous", "Field before", id="previous-field", show=False, priority=True),
         Binding("escape", "leave_field", "Leave field", id="leave-field", show=False),
         Binding("ctrl+z", "suspend_process", "To the shell", id="suspend", show=False),
-        *(Binding(key, action, id=f"{action.replace('_', '-')}-letter", show=False) for key, action in LETTERS.items()),
+        *(Binding(key, action, about, id=f"{name}-letter", show=False) for key, action, name, about in LETTERS),
     ]
 
     def __init__(
-        self, plan: Plan, path: Path, python: str = "", *, ascii_only: bool = False, offer: Resume | None = None
+        self,
+        plan: Plan,
+        path: Path,
+        python: str = "",
+        *,
+        ascii_only: bool = False,
+        offer: Resume | None = None,
+        keys: UserKeys = DEFAULT_KEYS,
     ) -> None:
         super().__init__()
+        self.user_keys = keys
         self.session = Session(plan, path)
         self.python = python or plan.target.python
         self.findings: tuple[Finding, ...] = ()
@@ -96,6 +109,14 @@ class WizardApp(App[int], inherit_bindings=False):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return what is done to every drawn line: colours as the terminal has them, then its characters."""
         return [*super().get_line_filters(), *self._own_filters]
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a binding's key as people read it."""
+        return shown_key(binding.key)
+
+    def keyed(self, text: str, screen: type[Screen[Any]] = Screen) -> str:
+        """Return a text in which `{id}` stands for the keys of that binding, as this person has set them."""
+        return keyed(text, self.user_keys.keys, screen, type(self))
 
     @property
     def plan(self) -> Plan:
@@ -116,7 +137,7 @@ class WizardApp(App[int], inherit_bindings=False):
         except PlanError as error:
             self.notify(str(error), severity="error", markup=False)
         else:
-            self.notify(f"{fix.label} (undo: F7)", markup=False)
+            self.notify(f"{fix.label} ({self.keyed('undo: {undo}')})", markup=False)
 
     def set_plan(self, plan: Plan) -> None:
         """Take a whole Plan; values nobody chose yet follow a new model, machine or algorithm."""
@@ -147,6 +168,9 @@ class WizardApp(App[int], inherit_bindings=False):
             step.judged(self.findings)
 
     def on_mount(self) -> None:
+        self.set_keymap(self.user_keys.keys)
+        for problem in self.user_keys.problems:
+            self.notify(problem, severity="warning", timeout=PROBLEM_SECONDS, markup=False)
         self._judge()
         self.go(STEPS[0].id)
         self.warm_inspector()
@@ -276,16 +300,20 @@ class WizardApp(App[int], inherit_bindings=False):
         screen = self.screen
         if not isinstance(screen, StepScreen):
             return
-        parts = [screen.guide or screen.intro]
+        parts = [self.keyed(screen.guide or screen.intro, type(screen))]
         row = next((node for node in self._focused_path() if isinstance(node, FieldRow)), None)
         if row is not None:
             from wizard.field_help import field_help
 
             parts.insert(0, field_help(row.path, self.plan))
         parts.append(
-            "Keys: F2/b back, F3/n next, F4/x apply the first fix, F6/g steps, F7/u undo, F8/r redo, Tab and arrows "
-            "move, Enter chooses, Escape leaves a field (letters are commands then), ctrl+p all commands, ctrl+q quit. "
-            "Answers are saved after every step."
+            self.keyed(
+                "Keys: {back}/{back-letter} back, {next}/{next-letter} next, {fix}/{fix-letter} apply the first fix, "
+                "{steps}/{steps-letter} steps, {undo}/{undo-letter} undo, {redo}/{redo-letter} redo, {next-field} and "
+                "arrows move, Enter chooses, {leave-field} leaves a field (letters are commands then), {commands} all "
+                "commands, {quit} quit. `verl-wizard keys` lists all and says how to change them. "
+                "Answers are saved after every step."
+            )
         )
         self.push_screen(Help("\n\n".join(part for part in parts if part)))
 
@@ -312,7 +340,7 @@ class WizardApp(App[int], inherit_bindings=False):
             self.notify("These values are already what the wizard would choose.")
         else:
             self.set_plan(fitted)
-            self.notify("Batches, rollout, attention and offload are chosen anew (undo: F7).")
+            self.notify(self.keyed("Batches, rollout, attention and offload are chosen anew (undo: {undo})."))
 
     def action_compare(self) -> None:
         """Ask for a file and show how its answers differ from these."""
@@ -357,7 +385,7 @@ class WizardApp(App[int], inherit_bindings=False):
         if soon:
             self.exit(CANCELLED)
         else:
-            self.notify("ctrl+c again leaves. Answers are saved.", timeout=INTERRUPT_SECONDS)
+            self.notify(self.keyed("{interrupt} again leaves. Answers are saved."), timeout=INTERRUPT_SECONDS)
 
     def _terminated(self, number: int) -> None:
         # No question can be answered any more: a file that someone else changed stays as `.bak`.

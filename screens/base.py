@@ -49,6 +49,7 @@ class StepScreen(Screen[None]):
     StepScreen #small { display: none; color: $text-warning; }
     StepScreen.small #small { display: block; }
     """
+    BINDING_GROUP_TITLE = "Every step"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll('up')", "Up", id="scroll-up", show=False),
         Binding("down", "scroll('down')", "Down", id="scroll-down", show=False),
@@ -78,7 +79,7 @@ class StepScreen(Screen[None]):
             with Vertical(id="main"):
                 with VerticalScroll(id="body", can_focus=False):
                     if self.intro:
-                        yield Static(self.intro, id="intro", markup=False)
+                        yield Static(self.app.keyed(self.intro, type(self)), id="intro", markup=False)
                     yield from self.compose_step()
                 with Vertical(id="bottom"):
                     if self.shows_cost:

@@ -19,11 +19,11 @@ class BatchesScreen(StepScreen):
     """Lengths, batch sizes, Ulysses, rollout engine; derived numbers beside them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f9,w", "app.fit", "Fit", id="fit-batches", key_display="F9", tooltip=FIT)
+        Binding("f9,w", "app.fit", "Fit", id="fit-batches", tooltip=FIT)
     ]
 
     step_id = "batches"
-    intro = "Train and mini-batches count prompts. F9 chooses all of these anew for the model and machine."
+    intro = "Train and mini-batches count prompts. {fit-batches} chooses all of these anew for the model and machine."
     findings_of = step_of("batches").findings_of
     shows_cost = True
     guide = (

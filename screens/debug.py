@@ -34,9 +34,10 @@ GUIDE = (
     "the Plan as it is. The first rung that fails shows what is at fault. Rungs that pass are compared with the one "
     "before: a loss or gradient norm that differs by more than the dtype explains fails too, since a training with it "
     "would run and be wrong.\n\n"
-    "x or F4 applies the first fix and climbs again; what passed and is not touched by the fix is kept. s runs again "
-    "after something outside the Plan was mended. c cancels, w writes a report to attach to a bug report, up and down "
-    "show what a rung adds. Escape goes back; fixes stay in the Plan (undo: F7 there)."
+    "{debug-fix} applies the first fix and climbs again; what passed and is not touched by the fix is kept. "
+    "{debug-again} runs again after something outside the Plan was mended. {debug-cancel} cancels, {debug-report} "
+    "writes a report to attach to a bug report, up and down show what a rung adds. {debug-leave} goes back; fixes stay "
+    "in the Plan (undo: {undo} there)."
 )
 
 
@@ -45,13 +46,14 @@ class DebugScreen(Screen[None]):
 
     app: WizardApp
 
+    BINDING_GROUP_TITLE = "Debug"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "guide", "Help", id="debug-help", key_display="F1"),
-        Binding("f4,x", "fix", "Fix, run again", id="debug-fix", key_display="F4"),
+        Binding("f1,question_mark", "guide", "Help", id="debug-help"),
+        Binding("f4,x", "fix", "Fix, run again", id="debug-fix"),
         Binding("s,f5", "again", "Run again", id="debug-again"),
         Binding("c", "cancel", "Cancel", id="debug-cancel"),
         Binding("w", "report", "Report", id="debug-report"),
-        Binding("escape,b,f2", "leave", "Back", id="debug-leave", key_display="Esc"),
+        Binding("escape,b,f2", "leave", "Back", id="debug-leave"),
     ]
     DEFAULT_CSS = """
     DebugScreen > #debug-title { height: 1; background: $primary-background; color: $text; text-style: bold; }
@@ -102,7 +104,7 @@ class DebugScreen(Screen[None]):
 
     def action_guide(self) -> None:
         """Explain the ladder."""
-        self.app.push_screen(Help(GUIDE))
+        self.app.push_screen(Help(self._keyed(GUIDE)))
 
     def action_fix(self) -> None:
         """Apply the first fix that was not tried yet, and climb again."""
@@ -189,14 +191,18 @@ class DebugScreen(Screen[None]):
         last = attempt.results[-1] if attempt.results else None
         fixes = self._session.fixes
         if attempt.passed:
-            self._say("The Plan passed every rung. Escape goes back; F2 from there to Review writes its files.")
+            self._say(self._keyed("The Plan passed every rung. {debug-leave} goes back; Review writes the files."))
         elif last is not None and last.outcome == "cancelled":
-            self._say("Cancelled. s climbs again.")
+            self._say(self._keyed("Cancelled. {debug-again} climbs again."))
         elif fixes:
-            self._say(f"F4 or x: {printable(fixes[0].label)}, and climbs again. w writes a report.")
+            key, report = self._keyed("{debug-fix}"), self._keyed("{debug-report}")
+            self._say(f"{key}: {printable(fixes[0].label)}, and climbs again. {report} writes a report.")
         else:
             self._say(
-                "No fix of the Plan is left to try: see below what helps, then s climbs again. w writes a report."
+                self._keyed(
+                    "No fix of the Plan is left to try: see below what helps, then {debug-again} climbs again. "
+                    "{debug-report} writes a report."
+                )
             )
         self._explain()
 
@@ -209,6 +215,9 @@ class DebugScreen(Screen[None]):
             for title, changes in history(attempts):
                 lines += [title, *(f"  {change}" for change in changes)]
         self.query_one("#why", Static).update("\n".join(lines))
+
+    def _keyed(self, text: str) -> str:
+        return self.app.keyed(text, DebugScreen)
 
     def _say(self, text: str) -> None:
         self.query_one("#state", Static).update(text)

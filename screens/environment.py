@@ -37,7 +37,7 @@ class EnvironmentScreen(StepScreen):
     EnvironmentScreen #follow { display: none; }
     EnvironmentScreen #follow.offered { display: block; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("f5", "probe", "Check again", id="probe-again", key_display="F5")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f5", "probe", "Check again", id="probe-again")]
 
     step_id = "environment"
     findings_of = step_of("environment").findings_of
@@ -45,7 +45,7 @@ class EnvironmentScreen(StepScreen):
         "Every row is asked of the interpreter that trains, in a process of its own: torch and flash-attn are imported "
         "for real. FAIL stops training or validation, WARN costs a part of them. Where verl is installed, its own "
         "wheel metadata says which versions it takes. Enter on a row copies its install command. An empty interpreter "
-        "is the one this program runs in; Enter in its field, or F5, asks again."
+        "is the one this program runs in; Enter in its field, or {probe-again}, asks again."
     )
 
     class RowRead(Message):

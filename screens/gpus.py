@@ -52,7 +52,7 @@ class GpusScreen(StepScreen):
     GpusScreen #problem { height: auto; color: $text-error; }
     GpusScreen #planned { height: auto; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("f5", "read", "Read again", id="read-gpus", key_display="F5")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f5", "read", "Read again", id="read-gpus")]
 
     step_id = "gpus"
     intro = "The machine the run is planned for: this one, or one you describe."

@@ -52,7 +52,7 @@ class LayerClassesScreen(StepScreen):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f9,w", "take_blocks", "Blocks", id="take-blocks", key_display="F9")
+        Binding("f9,w", "take_blocks", "Blocks", id="take-blocks", tooltip="Tick the model's repeated blocks")
     ]
 
     step_id = "layer_classes"
@@ -106,7 +106,9 @@ class LayerClassesScreen(StepScreen):
         lines = [f"{printable(name)}: {why}" for name, why in remarks if why]
         advice = recommended(architecture)
         if frozenset(ticked) != frozenset(advice) and advice:
-            lines.append(f"Repeated blocks of this model (F9 ticks them): {', '.join(map(printable, advice))}")
+            names = ", ".join(map(printable, advice))
+            ticks = self.app.keyed("{take-blocks} ticks them", LayerClassesScreen)
+            lines.append(f"Repeated blocks of this model ({ticks}): {names}")
         self.query_one("#remarks", Static).update("\n".join(lines))
         table = self.query_one("#units", DataTable)
         table.clear()

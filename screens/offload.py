@@ -22,7 +22,7 @@ class OffloadScreen(StepScreen):
     """Offload flags, checkpointing, and what verl makes of them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f9,w", "app.fit", "Fit", id="fit-offload", key_display="F9", tooltip=FIT)
+        Binding("f9,w", "app.fit", "Fit", id="fit-offload", tooltip=FIT)
     ]
 
     step_id = "offload"

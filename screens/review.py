@@ -125,7 +125,8 @@ class ReviewScreen(StepScreen):
             self._conclude(f"{folder} could not be written: {error}")
         else:
             names = ", ".join(path.name for path in written)
-            self._conclude(f"Written to {folder.resolve()}: {names}. F3 goes on to prove it; run.sh starts training.")
+            goes_on = self.app.keyed("{next} goes on to prove it")
+            self._conclude(f"Written to {folder.resolve()}: {names}. {goes_on}; run.sh starts training.")
 
     def _write_over(self, agreed: bool | None) -> None:
         if agreed:

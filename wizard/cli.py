@@ -27,6 +27,7 @@ COMMANDS = {
     "explain": "print one rule of `check`",
     "validate": "run load, wrap, forward, backward and timing for real",
     "serve": "the wizard in a browser on this machine",
+    "keys": "the keys of the screens, and how to change them",
     "debug": "from a failure to its cause: climb with a configuration, or read a log",
 }
 """Each is `wizard.commands.<name>` with `add_arguments(parser)` and `run(arguments) -> exit code`."""

@@ -1,4 +1,4 @@
-"""Where this program keeps what is not the person's: runs, logs, caches (XDG base directories)."""
+"""Where this program keeps what belongs to no single folder: runs, logs, caches, keys (XDG base directories)."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def state_folder() -> Path:
 def cache_folder() -> Path:
     """Return the folder for what can be made again, such as the built-in model; it may not exist yet."""
     return _folder("XDG_CACHE_HOME", ".cache")
+
+
+def config_folder() -> Path:
+    """Return the folder for what the person sets for every sitting, such as keys; it may not exist yet."""
+    return _folder("XDG_CONFIG_HOME", ".config")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 from textual.widgets.button import ButtonVariant
 
+if TYPE_CHECKING:
+    from screens.app import WizardApp
+
 
 class Confirm(ModalScreen[bool]):
     """Asks a question with two answers; Escape gives the harmless one, which is no unless said otherwise."""
+
+    app: WizardApp
 
     DEFAULT_CSS = """
     Confirm, Help, Ask { align: center middle; }
@@ -24,10 +30,11 @@ class Confirm(ModalScreen[bool]):
     Confirm Horizontal { height: auto; align-horizontal: right; }
     Confirm Button { margin-left: 2; }
     """
+    BINDING_GROUP_TITLE = "Questions"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "Yes", id="yes"),
-        Binding("n", "answer(False)", "No", id="no"),
-        Binding("escape", "harmless", "Leave", id="leave-question"),
+        Binding("y", "answer(True)", "Yes", id="answer-yes"),
+        Binding("n", "answer(False)", "No", id="answer-no"),
+        Binding("escape", "harmless", "The harmless answer", id="leave-question"),
         Binding("left,up", "app.focus_previous", "Other answer", id="answer-before", show=False),
         Binding("right,down", "app.focus_next", "Other answer", id="answer-after", show=False),
     ]
@@ -37,12 +44,14 @@ class Confirm(ModalScreen[bool]):
         self._question, self._yes, self._no, self._default = question, yes, no, default
 
     def compose(self) -> ComposeResult:
+        labels = {True: f"{self._yes} ({{answer-yes}})", False: f"{self._no} ({{answer-no}})"}
         with Vertical():
             yield Static(self._question, markup=False)
             with Horizontal():
-                for answer, label, key in ((True, self._yes, "y"), (False, self._no, "n")):
+                for answer, label in labels.items():
                     variant: ButtonVariant = "primary" if answer is self._default else "default"
-                    yield Button(f"{label} ({key})", id="yes" if answer else "no", variant=variant, compact=True)
+                    text = Content(self.app.keyed(label, Confirm))
+                    yield Button(text, id="yes" if answer else "no", variant=variant, compact=True)
 
     def on_mount(self) -> None:
         # The harmless answer is the one that Enter gives.
@@ -63,6 +72,9 @@ class Confirm(ModalScreen[bool]):
 class Ask(ModalScreen[str]):
     """Asks for one line of text; Escape gives none."""
 
+    app: WizardApp
+
+    BINDING_GROUP_TITLE = "Questions for a text"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss('')", "Leave", id="leave-ask")]
 
     def __init__(self, question: str, text: str = "") -> None:
@@ -73,7 +85,7 @@ class Ask(ModalScreen[str]):
         with Vertical():
             yield Static(self._question, markup=False)
             yield Input(self._text, compact=True)
-            yield Static("Enter takes it, Escape closes this.", classes="hint")
+            yield Static(self.app.keyed("Enter takes it, {leave-ask} closes this.", Ask), classes="hint", markup=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
@@ -82,6 +94,9 @@ class Ask(ModalScreen[str]):
 class Help(ModalScreen[None]):
     """Text to read; any of the usual keys closes it."""
 
+    app: WizardApp
+
+    BINDING_GROUP_TITLE = "Help"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,f1,enter,question_mark", "close", "Close", id="close-help")
     ]
@@ -93,7 +108,7 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield Static(self._text, markup=False)
-            yield Static("Escape closes this.", classes="hint")
+            yield Static(self.app.keyed("{close-help} closes this.", Help), classes="hint", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

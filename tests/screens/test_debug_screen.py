@@ -30,7 +30,7 @@ async def test_a_wrong_class_is_mended_by_one_key(app: WizardApp) -> None:
         screen = app.screen
         assert isinstance(screen, DebugScreen)
         await until(pilot, lambda: screen._session.attempt.diagnosis is not None and not screen.running, CLIMB_SECONDS)
-        assert "F4 or x" in said(pilot, "#state")
+        assert "F4/x" in said(pilot, "#state")
         assert "qwen2decoderlayer" in said(pilot, "#why")
         await pilot.press("x")
         assert app.plan.actor.wrap_classes != ("qwen2decoderlayer",)

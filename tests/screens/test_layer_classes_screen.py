@@ -135,7 +135,7 @@ async def test_embeddings_and_experts_are_remarked(make: Callable[..., WizardApp
         screen = await step(pilot)
         assert "Embedding: fsdp2 wraps embeddings by itself" in said(screen, "#remarks")
         assert "Qwen3MoeExperts: the experts of a layer" in said(screen, "#remarks")
-        assert "Repeated blocks of this model (F9 ticks them): Qwen3MoeDecoderLayer" in said(screen, "#remarks")
+        assert "Repeated blocks of this model (F9/w ticks them): Qwen3MoeDecoderLayer" in said(screen, "#remarks")
         await pilot.press("f9")
         await until(pilot, lambda: ticked(screen) == {"Qwen3MoeDecoderLayer"})
         assert app.plan.actor.wrap_classes == ()
