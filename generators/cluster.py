@@ -9,7 +9,6 @@ import yaml
 
 from generators.heading import heading
 from wizard.plan import Plan
-from wizard.verl.keys import training_gpus_per_node
 
 PORT = 6379
 CPUS_PER_GPU = 3
@@ -24,7 +23,7 @@ def nodes_of(plan: Plan) -> int:
 
 def gpus_of(plan: Plan) -> int:
     """Return the GPUs one node gives to Ray."""
-    return plan.machine.gpus_per_node or training_gpus_per_node(plan)
+    return plan.machine.gpus_per_node or plan.gpus_of_node("actor")
 
 
 def ray_node_sh(plan: Plan) -> str:

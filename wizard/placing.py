@@ -33,7 +33,7 @@ def _split(plan: Plan, first: tuple[Role, ...], second: tuple[Role, ...]) -> tup
 
 def layout_refusals(plan: Plan) -> dict[str, str]:
     """Return why a ready-made mapping makes no sense for this Plan, by its name; empty where it does."""
-    few = "" if plan.world_size >= 2 else "needs two GPUs or more"
+    few = "" if plan.machine.world_size >= 2 else "needs two GPUs or more"
     return {
         "colocated": "",
         "rollout": few,

@@ -22,6 +22,8 @@ Dtype = Literal["fp32", "bf16", "fp16"]
 AlgorithmName = Literal["grpo", "ppo", "rloo", "reinforce++", "remax"]
 Attention = Literal["flash_attention_2", "sdpa", "eager"]
 Role = Literal["actor", "rollout", "ref", "critic", "reward"]
+REWARD_MODEL = ("reward.reward_model.enable", "reward_model.enable")
+"""Switches of a reward model, since 0.7 and before it; the Plan has no field for it, but keeps what a file gives."""
 
 
 def spec(default: Any, help: str, *, unit: str = "", minimum: float | None = None) -> Any:
@@ -210,8 +212,22 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the training engine; 1 while no GPU is known."""
-        return max(1, self.machine.world_size)
+        """Ranks of the actor's engine, which verl calls the world size; 1 while no GPU is known."""
+        return self.ranks("actor")
+
+    def ranks(self, role: Role) -> int:
+        """Return the ranks a role runs on: its group's GPUs, else all of the machine; 1 while no GPU is known."""
+        group = self.group(role)
+        return max(1, group.nodes * group.gpus_per_node if group else self.machine.world_size)
+
+    def gpus_of_node(self, role: Role) -> int:
+        """Return the GPUs of one node that a role runs on; 1 while no GPU is known."""
+        group = self.group(role)
+        return max(1, group.gpus_per_node if group else self.machine.gpus_per_node)
+
+    def group(self, role: Role) -> GpuGroup | None:
+        """Return the group of GPUs a role lives on, None while all roles share the machine."""
+        return next((group for group in self.placement.groups if role in group.roles), None)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -221,6 +237,8 @@ class Plan:
             roles.append("ref")
         if self.algorithm.name == "ppo":
             roles.append("critic")
+        if any(key in REWARD_MODEL and value is True for key, value in self.extra_overrides):
+            roles.append("reward")
         return tuple(roles)
 
     def fsdp(self, role: Literal["actor", "ref", "critic"]) -> Fsdp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wizard.memory.roles import EngineRole, architecture_of, role_shape, shard_ranks, world_size
+from wizard.memory.roles import EngineRole, architecture_of, role_shape, shard_ranks
 from wizard.memory.settings import DTYPE_BYTES
 from wizard.plan import Fsdp, Plan
 
@@ -17,27 +17,29 @@ log-probabilities, advantages (verl 0.9.1 `trainer/ppo/ray_trainer.py`)."""
 def host_memory(plan: Plan) -> dict[str, int]:
     """Return bytes of one node by cause, at the moment that needs most.
 
-    Loading and saving a checkpoint never coincide, so only the larger one is in the sum.
+    Loading and saving a checkpoint never coincide, so only the larger one is in the sum. Roles on GPUs of their own
+    count as if their groups met on this node.
     """
     engines: tuple[EngineRole, ...] = ("actor", "ref", "critic")
     # With LoRA the reference is the actor with its adapters switched off.
     roles = [role for role in engines if role in plan.roles and not (role == "ref" and plan.model.lora_rank)]
     gpus = max(1, plan.machine.gpus_per_node)
+    trainers, servers = plan.gpus_of_node("actor"), plan.gpus_of_node("rollout")
     offloaded = loading = saving = 0.0
     for role in roles:
         fsdp, shape = plan.fsdp(role), role_shape(plan, role)
-        ranks = shard_ranks(fsdp, world_size(plan, role))
-        master = DTYPE_BYTES[fsdp.master_dtype]
-        share = gpus / ranks
+        ranks = shard_ranks(fsdp, plan.ranks(role))
+        master, members = DTYPE_BYTES[fsdp.master_dtype], plan.gpus_of_node(role)
+        share = members / ranks
         offloaded += master * share * _offloaded_elements(fsdp, shape.parameters, shape.trainable, scores=role == "ref")
         # verl builds a tied model on the CPU of every rank, any other on the first rank of each shard group.
         tied = architecture_of(plan, role).tied_embeddings
-        loaders = gpus if tied else max(1, gpus // ranks)
+        loaders = members if tied else max(1, members // ranks)
         loading = max(loading, float(loaders * master * shape.parameters))
         if role != "ref" and plan.trainer.save_freq > 0:
             saving = max(saving, master * share * (shape.parameters + 2 * shape.trainable))
-    kept = _activations(plan) * gpus if plan.model.activation_offload else 0.0
-    replicas = max(1, gpus // plan.rollout.tensor_parallel_size)
+    kept = _activations(plan) * trainers if plan.model.activation_offload else 0.0
+    replicas = max(1, servers // plan.rollout.tensor_parallel_size)
     sleeping = 0.0
     if plan.model.lora_rank and plan.rollout.free_cache_engine:
         # With adapters vLLM sleeps at level 1, which keeps the base weights on the host.

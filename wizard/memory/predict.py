@@ -18,7 +18,6 @@ from wizard.memory.roles import (
     role_shape,
     shard_ranks,
     update_step,
-    world_size,
 )
 from wizard.memory.rollout import CUDA_CONTEXT_BYTES, WEIGHT_BUCKET_BYTES, engine_of
 from wizard.memory.settings import DTYPE_BYTES
@@ -96,7 +95,7 @@ def _residue(plan: Plan, role: TrainedRole) -> Residue:
     fsdp, shape = plan.fsdp(role), role_shape(plan, role)
     if fsdp.offload_policy and fsdp.strategy == "fsdp2":
         return {}
-    ranks, master = shard_ranks(fsdp, world_size(plan, role)), DTYPE_BYTES[fsdp.master_dtype]
+    ranks, master = shard_ranks(fsdp, plan.ranks(role)), DTYPE_BYTES[fsdp.master_dtype]
     parameters = 0 if fsdp.param_offload else master * shape.parameters // ranks
     optimizer = 0 if fsdp.optimizer_offload else 2 * master * shape.trainable // ranks
     return {cause: size for cause, size in (("parameters", parameters), ("optimizer", optimizer)) if size}
@@ -137,7 +136,7 @@ def _weight_sync_phase(plan: Plan) -> PhasePeak:
     staged = fsdp.param_offload and (fsdp.strategy == "fsdp" or plan.model.lora_rank > 0)
     if staged:
         # FSDP1 and LoRA load the whole shard back before they export it.
-        breakdown["parameters"] = master * shape.parameters // shard_ranks(fsdp, world_size(plan, "actor"))
+        breakdown["parameters"] = master * shape.parameters // shard_ranks(fsdp, plan.world_size)
     if colocated(plan, "actor", "critic") and "critic" in plan.roles:
         for cause, size in _residue(plan, "critic").items():
             breakdown[cause] = breakdown.get(cause, 0) + size

@@ -43,14 +43,6 @@ class Exact:
         return replace(changed, mask_bytes=changed.tokens * _mask_width(plan, changed.tokens))
 
 
-def world_size(plan: Plan, role: Role) -> int:
-    """Return the ranks a role runs on: its group's GPUs, else all."""
-    for group in plan.placement.groups:
-        if role in group.roles:
-            return max(1, group.nodes * group.gpus_per_node)
-    return plan.world_size
-
-
 def colocated(plan: Plan, first: Role, second: Role) -> bool:
     """Return whether two roles share GPUs."""
     groups = plan.placement.groups
@@ -100,7 +92,7 @@ def role_shape(plan: Plan, role: EngineRole, tokens: int = 0) -> ModelShape:
 def update_step(plan: Plan, role: TrainedRole) -> Step:
     """Return one optimizer update of a role."""
     fsdp, model = plan.fsdp(role), plan.model
-    world = world_size(plan, role)
+    world = plan.ranks(role)
     work = update_workload(plan, role)
     actor = role == "actor"
     return Step(
@@ -127,7 +119,7 @@ def update_step(plan: Plan, role: TrainedRole) -> Step:
 def log_prob_step(plan: Plan, role: ScoringRole) -> Step:
     """Return one log-prob pass; the actor's always computes entropy (verl 0.9.1 `ray_trainer.py`)."""
     fsdp = plan.fsdp(role)
-    world = world_size(plan, role)
+    world = plan.ranks(role)
     tokens = _tokens(
         plan, fsdp, plan.batches.log_prob_max_tokens_per_gpu, plan.batches.log_prob_micro_batch_size_per_gpu,
         plan.batches.train_batch_size, world,
@@ -155,7 +147,7 @@ def log_prob_step(plan: Plan, role: ScoringRole) -> Step:
 def update_workload(plan: Plan, role: TrainedRole) -> Workload:
     """Return the largest micro-batch of an update and how many there are."""
     batches, fsdp = plan.batches, plan.fsdp(role)
-    world = world_size(plan, role)
+    world = plan.ranks(role)
     if role == "critic":
         # The critic's engine reads the token budget whatever use_dynamic_bsz says.
         return _tokens(plan, fsdp, batches.critic_max_tokens_per_gpu, 0, batches.mini_batch_size, world)

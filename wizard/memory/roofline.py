@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wizard.memory.predict import PLANNED
-from wizard.memory.roles import Exact, architecture_of, role_shape, update_step, world_size
+from wizard.memory.roles import Exact, architecture_of, role_shape, update_step
 from wizard.memory.settings import Step
 from wizard.memory.shapes import ModelShape
 from wizard.plan import Plan
@@ -152,7 +152,7 @@ def _communication(plan: Plan, shape: ModelShape, step: Step, chip: Chip) -> flo
     gathers = 2 if step.reshard_after_forward else 1
     reduced = step.reduce_bytes * shape.trainable / (step.micro_batches if step.no_sync else 1)
     moved = gathers * step.compute_bytes * shape.parameters + reduced
-    if step.ranks < world_size(plan, "actor"):
+    if step.ranks < plan.world_size:
         moved += 2 * step.reduce_bytes * shape.trainable / step.ranks
     return moved * (step.ranks - 1) / step.ranks / links
 

@@ -30,6 +30,7 @@ from wizard.rules.registry import RuleInfo, all_rules, findings_of
 from wizard.verl.config import VerlConfig
 from wizard.verl.export import plan_to_config
 from wizard.verl.keys import ExportedKey, Unmappable, exported_keys
+from wizard.verl.pools import launched_ranks
 from wizard.verl.versions import from_version
 
 MODULES = (
@@ -58,6 +59,7 @@ def check_plan(
         critic_architecture=plan.critic_architecture,
         versions=installed or {},
         visible_devices=visible_devices,
+        ranks=launched_ranks(plan),
     )
     config = plan_to_config(plan)
     minor = config.schema.minor

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wizard.facts import Architecture, Machine
+from wizard.plan import Role
 from wizard.verl.config import VerlConfig
 from wizard.verl.keys import ACTOR, ENGINES, MODEL, REF, ROLLOUT
 
@@ -31,6 +32,8 @@ class Facts:
     were not looked for are absent."""
     visible_devices: str | None = None
     """`CUDA_VISIBLE_DEVICES` where the run will start; None when it is not set or not known."""
+    ranks: Mapping[Role, int] = field(default_factory=dict)
+    """GPUs of roles that a launcher gives a pool of their own: no key of the configuration says so."""
 
 
 class Case:
@@ -55,8 +58,24 @@ class Case:
 
     @functools.cached_property
     def world_size(self) -> int:
-        """W: `trainer.nnodes` × `trainer.n_gpus_per_node`."""
+        """W of the actor, and of every role that shares its GPUs: `trainer.nnodes` × `trainer.n_gpus_per_node`."""
         return max(1, self.number("trainer.nnodes", 1)) * max(1, self.number("trainer.n_gpus_per_node", 1))
+
+    def ranks(self, role: Engine) -> int:
+        """Return W of a role: its own pool's GPUs, else the actor's."""
+        return self.facts.ranks.get(role, self.world_size)
+
+    @functools.cached_property
+    def rollout_has_pool(self) -> bool:
+        """Whether the rollout engine has GPUs of its own."""
+        return self.is_v1 and self.get("trainer.v1.trainer_mode") == "separate_async"
+
+    @functools.cached_property
+    def rollout_ranks(self) -> int:
+        """GPUs of the rollout engine; 0 for a pool of its own without any."""
+        if not self.rollout_has_pool:
+            return self.world_size
+        return self.number(f"{ROLLOUT}.nnodes") * self.number(f"{ROLLOUT}.n_gpus_per_node")
 
     @functools.cached_property
     def responses(self) -> int:
@@ -130,7 +149,7 @@ class Case:
 
     def data_parallel(self, role: Engine) -> int:
         """Return DP: W // Ulysses size; `fsdp_size` does not enter it."""
-        return max(1, self.world_size // self.ulysses(role))
+        return max(1, self.ranks(role) // self.ulysses(role))
 
     def removes_padding(self, role: Engine) -> bool:
         """Whether a role packs sequences without padding."""

@@ -88,7 +88,7 @@ def no_sync_memory(case: Case) -> Iterator[Found]:
     for role in case.trained:
         key = case.engine_key(role, "use_no_sync_for_gradient_accumulation")
         architecture = case.architecture(role)
-        if case.flag(key) and case.world_size > 1:
+        if case.flag(key) and case.ranks(role) > 1:
             size = f" of {4 * architecture.parameters / 2**30:.0f} GiB" if architecture else ""
             yield Found(key, f"each GPU holds a whole unsharded gradient{size} until the last micro-batch.",
                         (set_key(key, False),))  # fmt: skip

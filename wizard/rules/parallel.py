@@ -33,8 +33,8 @@ def ulysses_refusal(architecture: Architecture | None, world_size: int, size: in
 
 def _smaller(case: Case, role: Engine, size: int) -> tuple[Fix, ...]:
     """Offer the next smaller size that divides everything."""
-    for smaller in range(min(size - 1, case.world_size), 0, -1):
-        if not ulysses_refusal(case.architecture(role), case.world_size, smaller):
+    for smaller in range(min(size - 1, case.ranks(role)), 0, -1):
+        if not ulysses_refusal(case.architecture(role), case.ranks(role), smaller):
             return (_set_size(case, (role,), smaller),)
     return ()
 
@@ -56,14 +56,14 @@ def fsdp_size(case: Case) -> Iterator[Found]:
     """verl does not check it. Ranks beyond the last whole group get no place in the mesh and stop with a TypeError,
     while all others wait for them; 0 divides by zero."""
     for role in case.engines:
-        key = case.engine_key(role, "fsdp_size")
+        key, ranks = case.engine_key(role, "fsdp_size"), case.ranks(role)
         size = case.number(key, -1)
-        if size < 0 or size >= case.world_size or (size and case.world_size % size == 0):
+        if size < 0 or size >= ranks or (size and ranks % size == 0):
             continue
-        divisors = [d for d in range(1, case.world_size) if case.world_size % d == 0 and d <= max(1, size)]
+        divisors = [d for d in range(1, ranks) if ranks % d == 0 and d <= max(1, size)]
         fixes = (set_key(key, -1, "shard over all GPUs"), set_key(key, divisors[-1]))
         what = (
-            "divides by zero" if size == 0 else f"does not divide {case.world_size} GPUs: some ranks stop, others hang"
+            "divides by zero" if size == 0 else f"does not divide {ranks} GPUs: some ranks stop, others hang"
         )
         yield Found(key, f"a shard size of {size} {what}.", fixes)
 
@@ -77,10 +77,10 @@ def hsdp(case: Case) -> Iterator[Found]:
     """Each group of `fsdp_size` ranks holds a whole copy of parameters, gradients and optimizer (HSDP): more memory a
     GPU, less traffic between groups. With 1, every GPU holds everything."""
     for role in case.trained:
-        key = case.engine_key(role, "fsdp_size")
+        key, ranks = case.engine_key(role, "fsdp_size"), case.ranks(role)
         size = case.number(key, -1)
-        if 0 < size < case.world_size and case.world_size % size == 0:
-            times = case.world_size // size
+        if 0 < size < ranks and ranks % size == 0:
+            times = ranks // size
             yield Found(key, f"the {role}'s states take {times} times the memory a GPU that full sharding takes.",
                         (set_key(key, -1, "shard over all GPUs"),))  # fmt: skip
 
@@ -112,9 +112,9 @@ def ulysses_world(case: Case) -> Iterator[Found]:
     """Above the number of GPUs verl stops with an assertion without text; a size that does not divide them leaves
     ranks out of the mesh, and the others hang."""
     for role in case.engines:
-        size = case.ulysses(role)
-        if size > case.world_size or case.world_size % size:
-            text = f"sequence parallel size {size} of the {role} does not divide {case.world_size} GPUs."
+        size, ranks = case.ulysses(role), case.ranks(role)
+        if size > ranks or ranks % size:
+            text = f"sequence parallel size {size} of the {role} does not divide {ranks} GPUs."
             yield Found(
                 case.ulysses_key(role), f"{text} verl stops without a reason, or hangs.", _smaller(case, role, size)
             )

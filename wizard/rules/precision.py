@@ -58,7 +58,7 @@ def reduce_dtype(case: Case) -> Iterator[Found]:
         found = _dtype(case, role, "reduce_dtype")
         if found in ("bf16", "fp16"):
             key = _key(case, role, "reduce_dtype")
-            text = f"the {role}'s gradients are summed over {case.world_size} GPUs in {found}: most bits are lost."
+            text = f"the {role}'s gradients are summed over {case.ranks(role)} GPUs in {found}: most bits are lost."
             pure = found == "bf16" == _NAMES.get(str(case.engine(role, "model_dtype")))
             yield Found(key, text, (set_key(key, "fp32"),), Severity.WARNING if pure else None)
 

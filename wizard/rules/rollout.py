@@ -26,10 +26,6 @@ def _replica(case: Case) -> int:
     return max(1, case.number(TP, 1)) * sizes[0] * sizes[1]
 
 
-def _has_own_pool(case: Case) -> bool:
-    return bool(case.get("trainer.v1.trainer_mode") == "separate_async")
-
-
 @rule(
     "rollout-name", "the inference engine is named", Severity.ERROR, Stage.WORKERS, (f"{ROLLOUT}.name",),
     "verl 0.9.1 trainer/config/rollout/rollout.yaml (???), workers/rollout/base.py",
@@ -61,9 +57,7 @@ def rollout_mode(case: Case) -> Iterator[Found]:
 )  # fmt: skip
 def rollout_tensor_parallel(case: Case) -> Iterator[Found]:
     """verl's default is 2, on one GPU too."""
-    world, replica = case.world_size, _replica(case)
-    if _has_own_pool(case):
-        world = case.number(f"{ROLLOUT}.nnodes") * case.number(f"{ROLLOUT}.n_gpus_per_node")
+    world, replica = case.rollout_ranks, _replica(case)
     if world and world % replica:
         others = replica // max(1, case.number(TP, 1))
         sizes = [size for size in range(1, world + 1) if world % (size * others) == 0 and size <= case.number(TP, 1)]
@@ -82,7 +76,7 @@ def rollout_heads(case: Case) -> Iterator[Found]:
         return
     heads = architecture.num_attention_heads
     if heads % size:
-        smaller = max(s for s in range(1, size) if heads % s == 0 and case.world_size % s == 0)
+        smaller = max(s for s in range(1, size) if heads % s == 0 and case.rollout_ranks % s == 0)
         yield Found(TP, f"{heads} attention heads do not divide by {size}: the engine stops.", (set_key(TP, smaller),))
 
 
@@ -153,7 +147,7 @@ def rollout_experts(case: Case) -> Iterator[Found]:
 )  # fmt: skip
 def rollout_nodes(case: Case) -> Iterator[Found]:
     """A replica wider than a node takes as many GPUs of each node it spans."""
-    node = case.number(f"{ROLLOUT}.n_gpus_per_node" if _has_own_pool(case) else "trainer.n_gpus_per_node", 1)
+    node = case.number(f"{ROLLOUT}.n_gpus_per_node" if case.rollout_has_pool else "trainer.n_gpus_per_node", 1)
     replica = _replica(case)
     if node > 0 and replica > node and replica % node:
         text = f"a replica of {replica} GPUs does not divide into nodes of {node}: the server stops."
@@ -199,7 +193,7 @@ def rollout_memory(case: Case) -> Iterator[Found]:
             if weights + 0.1 <= 0.9:
                 fixes.append(set_key(UTILISATION, round(weights + 0.1, 2)))
             wider = case.number(TP, 1) * 2
-            if case.world_size % wider == 0 and architecture.num_attention_heads % wider == 0:
+            if case.rollout_ranks % wider == 0 and architecture.num_attention_heads % wider == 0:
                 fixes.append(set_key(TP, wider))
             text = f"the weights alone take {weights:.0%} of a GPU: the engine has no room for a KV cache."
             yield Found(UTILISATION, text, tuple(fixes))

@@ -321,20 +321,15 @@ def _rollout() -> tuple[ExportedKey, ...]:
 
 def training_nodes(plan: Plan) -> int:
     """Return the nodes of the actor's GPU group, the whole machine's without groups."""
-    return next((group.nodes for group in plan.placement.groups if "actor" in group.roles), max(1, plan.machine.nodes))
-
-
-def training_gpus_per_node(plan: Plan) -> int:
-    """Return the GPUs a node of the actor's group; 1 while no GPU is known, since verl divides by it."""
-    groups = plan.placement.groups
-    return next((group.gpus_per_node for group in groups if "actor" in group.roles), max(1, plan.machine.gpus_per_node))
+    group = plan.group("actor")
+    return group.nodes if group else max(1, plan.machine.nodes)
 
 
 def _trainer() -> tuple[ExportedKey, ...]:
     return (
         ExportedKey("machine.nodes", "trainer.nnodes", "nodes that train", training_nodes, _same, _always, True),
         ExportedKey("machine.gpus_per_node", "trainer.n_gpus_per_node", "GPUs a node; verl's default is 8",
-                    training_gpus_per_node, _same, _always, True),
+                    lambda plan: plan.gpus_of_node("actor"), _same, _always, True),
         _field("trainer.project_name", "trainer.project_name", "project the logger files the run under"),
         _field("trainer.experiment_name", "trainer.experiment_name", "name of this run"),
         _field("trainer.total_epochs", "trainer.total_epochs", "passes over the data set"),

@@ -1,0 +1,45 @@
+"""Which of the Plan's GPU groups verl's configuration makes a pool of, and which a launcher has to.
+
+Every release maps roles to pools in code: all of them to `global_pool` (`trainer.nnodes` × `trainer.n_gpus_per_node`),
+a reward model to `reward_pool` where `enable_resource_pool` says so. Since 0.9 a rollout of its own has another
+(`trainer/ppo/v1/trainer_separate_async.py`). Critic and reference are only looked up in their pool, so that code can
+move them: 0.9.1 `trainer/ppo/v1/trainer_base.py` (`_init_resource_pool_mgr`), 0.6.1 to 0.8.0
+`trainer/ppo/ray_trainer.py` (`init_workers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wizard.plan import GpuGroup, Plan, Role
+from wizard.verl.schema import load_schema
+
+LAUNCHED: tuple[Role, ...] = ("critic", "ref")
+"""Roles that a launcher can give a pool of their own."""
+
+
+def own_group(plan: Plan, role: Role) -> GpuGroup | None:
+    """Return the group of GPUs a role has without the actor; None where it shares the actor's."""
+    group = plan.group(role)
+    return group if group is not None and "actor" not in group.roles else None
+
+
+def launched_groups(plan: Plan) -> tuple[GpuGroup, ...]:
+    """Return the groups without the actor that a critic or a reference lives on: a launcher makes pools of them."""
+    return tuple(
+        group
+        for group in plan.placement.groups
+        if "actor" not in group.roles and any(role in group.roles and role in plan.roles for role in LAUNCHED)
+    )
+
+
+def launched_ranks(plan: Plan) -> Mapping[Role, int]:
+    """Return the ranks of each role that a launcher moves."""
+    return {role: plan.ranks(role) for role in LAUNCHED if own_group(plan, role) in launched_groups(plan)}
+
+
+def is_v1(plan: Plan) -> bool:
+    """Return whether verl's v1 trainer runs the Plan: since 0.9, unless `trainer.use_v1` is switched off."""
+    return load_schema(plan.target.verl_version).minor >= (0, 9) and (
+        dict(plan.extra_overrides).get("trainer.use_v1") is not False
+    )
