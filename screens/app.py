@@ -21,7 +21,7 @@ from textual.widgets import Input
 
 from screens.base import StepScreen
 from screens.keymap import DEFAULT_KEYS, UserKeys, keyed, shown_key
-from screens.line_filters import AsciiFilter, PrintableFilter
+from screens.line_filters import AsciiFilter, JoinFilter, PrintableFilter
 from screens.steps import STEPS, make_screen
 from screens.widgets.dialogs import Ask, Confirm, Help
 from screens.widgets.fields import FieldRow
@@ -101,7 +101,7 @@ class WizardApp(App[int], inherit_bindings=False):
         self.findings: tuple[Finding, ...] = ()
         self.inspector = InspectorProcess(self.python)
         self._offer = offer
-        self._own_filters = [PrintableFilter(), *([AsciiFilter()] if ascii_only else [])]
+        self._own_filters = [JoinFilter(), PrintableFilter(), *([AsciiFilter()] if ascii_only else [])]
         self._steps: dict[str, StepScreen] = {}
         self._judging: Timer | None = None
         self._interrupted_at = -INTERRUPT_SECONDS

@@ -42,6 +42,14 @@ class PrintableFilter(LineFilter):
         ]
 
 
+class JoinFilter(LineFilter):
+    """Joins what looks the same: a terminal is sent the colours of every segment."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments, neighbours of one style in one."""
+        return list(Segment.simplify(segment for segment in segments if segment.text))
+
+
 class AsciiFilter(LineFilter):
     """Replaces every character by an ASCII one of the same width."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -15,6 +17,10 @@ from wizard.validation.spec import ValidationSpec
 
 LOG_LINES = 2000
 DRAW_SECONDS = 0.5
+BEAT_LINES = 100
+"""Log lines of one beat that are drawn; a flood would take longer to lay out than the beat lasts."""
+LAST_TIMES = 200
+"""Measured times in the sparkline: a terminal's width of them."""
 _WAITING, _RUNNING, _DONE, _FAILED = "waiting", "running", "done", "FAILED"
 _TIMES = ("forward_seconds", "forward_backward_seconds", "step_seconds")
 _FACTS = ("parameters", "fsdp_units", "shards", "master_dtype", "param_dtype", "reduce_dtype", "buffer_dtype", "device")
@@ -28,8 +34,12 @@ class ValidationPanel(Vertical):
     ValidationPanel DataTable { height: auto; max-height: 11; width: 45; }
     ValidationPanel #numbers { width: 1fr; padding-left: 1; height: auto; }
     ValidationPanel #row { height: auto; }
+    ValidationPanel #numbers Static { height: auto; }
     ValidationPanel Sparkline { height: 1; display: none; }
-    ValidationPanel RichLog { height: 7; min-height: 4; border-top: solid $panel; scrollbar-size-vertical: 1; }
+    /* One colour, and the line above the log on a container: what does not change is not sent again. */
+    ValidationPanel Sparkline > .sparkline--min-color { color: $primary; }
+    ValidationPanel #lines { height: auto; border-top: solid $panel; }
+    ValidationPanel RichLog { height: 6; min-height: 3; scrollbar-size-vertical: 1; }
     """
 
     def __init__(self) -> None:
@@ -40,8 +50,9 @@ class ValidationPanel(Vertical):
         self._seconds: dict[str, float] = {}
         self._values: dict[str, object] = {}
         self._peaks: dict[str, int] = {}
-        self._times: list[float] = []
-        self._lines: list[str] = []
+        self._times: deque[float] = deque(maxlen=LAST_TIMES)
+        self._lines: deque[str] = deque(maxlen=BEAT_LINES)
+        self._left_out = 0
         self._changed = False
         self.prediction: Prediction | None = None
         """Predicted peaks of what runs, None where they cannot be compared."""
@@ -51,9 +62,12 @@ class ValidationPanel(Vertical):
             table: DataTable[Text] = DataTable(cursor_type="none", zebra_stripes=False)
             table.can_focus = False
             yield table
-            yield Static("", id="numbers", markup=False)
+            with Vertical(id="numbers"):
+                yield Static("", id="values", markup=False)
+                yield Static("", id="facts", markup=False)
         yield Sparkline([], id="times")
-        yield RichLog(id="log", max_lines=LOG_LINES, wrap=True, markup=False, auto_scroll=True)
+        with Vertical(id="lines"):
+            yield RichLog(id="log", max_lines=LOG_LINES, wrap=True, markup=False, auto_scroll=False)
 
     def on_mount(self) -> None:
         table = self.query_one(DataTable)
@@ -70,6 +84,7 @@ class ValidationPanel(Vertical):
         self._peaks.clear()
         self._times.clear()
         self._lines.clear()
+        self._left_out = 0
         self.query_one(RichLog).clear()
         table = self.query_one(DataTable)
         table.clear()
@@ -102,6 +117,7 @@ class ValidationPanel(Vertical):
 
     def say(self, line: str) -> None:
         """Add a line to the log."""
+        self._left_out += len(self._lines) == self._lines.maxlen
         self._lines.append(printable(line))
         self._changed = True
 
@@ -116,15 +132,32 @@ class ValidationPanel(Vertical):
             return
         self._changed = False
         self._draw_table()
-        self.query_one("#numbers", Static).update(self._numbers())
+        self._draw_lines("#values", self._value_lines())
+        self._draw_lines("#facts", self._fact_lines())
         times = self.query_one(Sparkline)
         if self._times:
             times.display = True
             times.data = list(self._times)
+        self._draw_log()
+
+    def _draw_lines(self, selector: str, lines: list[str]) -> None:
+        shown, text = self.query_one(selector, Static), "\n".join(lines)
+        if text != str(shown.content):
+            shown.update(text)
+
+    def _draw_log(self) -> None:
         log = self.query_one(RichLog)
+        # Who reads further up stays there.
+        at_end = log.is_vertical_scroll_end
+        if self._left_out:
+            log.write(f"… {self._left_out:,} more lines; all are in the run folder")
         for line in self._lines:
             log.write(line)
         self._lines.clear()
+        self._left_out = 0
+        if at_end:
+            # At once, not after the next refresh: that would draw the lines twice.
+            log.scroll_end(animate=False, immediate=True, x_axis=False)
 
     def _draw_table(self) -> None:
         table = self.query_one(DataTable)
@@ -157,7 +190,8 @@ class ValidationPanel(Vertical):
             lines.append(f"memory: {gib(size)} ({phase})")
         return lines
 
-    def _numbers(self) -> str:
+    def _value_lines(self) -> list[str]:
+        """Return what changes as the run goes on."""
         lines = []
         for name in _TIMES:
             if name in self._values:
@@ -171,10 +205,14 @@ class ValidationPanel(Vertical):
         for name in ("loss", "unsharded_loss", "gradient_norm"):
             if name in self._values:
                 lines.append(f"{name.replace('_', ' ')}: {self._values[name]:.6g}")
-        lines += self._memory_lines()
+        return lines + self._memory_lines()
+
+    def _fact_lines(self) -> list[str]:
+        """Return what stays once it is known."""
+        lines = []
         for name in _FACTS:
             if name in self._values:
                 value = self._values[name]
                 text = count(value) if name == "parameters" and isinstance(value, int) else str(value)
                 lines.append(f"{name.replace('_', ' ')}: {printable(text)}")
-        return "\n".join(lines)
+        return lines
