@@ -12,6 +12,7 @@ from wizard.plan import Plan
 from wizard.rules import (
     algorithm,
     batches,
+    cluster,
     keys,
     lora,
     offload,
@@ -34,7 +35,8 @@ from wizard.verl.pools import launched_ranks
 from wizard.verl.versions import from_version
 
 MODULES = (
-    keys, batches, parallel, wrap, precision, offload, rollout, lora, roles, algorithm, trainer, resources, versions,
+    keys, batches, parallel, wrap, precision, offload, rollout, lora, roles, algorithm, trainer,
+    cluster, resources, versions,
 )  # fmt: skip
 """Importing them registers their rules."""
 ALL_RULES = (*all_rules(), *PLACEMENT_RULES.values())

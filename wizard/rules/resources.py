@@ -1,4 +1,4 @@
-"""GPUs, nodes and CPUs against what verl asks of Ray; trainer modes; loggers and data."""
+"""Trainer modes and their pools; loggers and data."""
 
 from __future__ import annotations
 
@@ -8,53 +8,9 @@ from wizard.findings import Change, Fix, Severity, Stage
 from wizard.rules.case import Case
 from wizard.rules.registry import Found, rule, set_key
 from wizard.verl.keys import ACTOR, ROLLOUT
+from wizard.verl.versions import to_version
 
-CPUS_PER_GPU = 3
-"""verl 0.9.1 `single_controller/ray/base.py`: bundles of max_colocate_count CPUs and one GPU."""
 MODES = ("sync", "colocate_async", "separate_async")
-
-
-@rule(
-    "ray-gpus", "the run asks for no more GPUs than there are", Severity.ERROR, Stage.TRAINER,
-    ("trainer.n_gpus_per_node", "trainer.nnodes"), "verl 0.9.1 single_controller/ray/base.py:226-242",
-)  # fmt: skip
-def ray_gpus(case: Case) -> Iterator[Found]:
-    """verl's default is 8 a node. It compares only sums; a node with too few makes Ray wait for ever."""
-    machine = case.facts.machine
-    if machine is None or not machine.gpus_per_node:
-        return
-    key, asked = "trainer.n_gpus_per_node", case.number("trainer.n_gpus_per_node", 1)
-    own_pool = case.get("trainer.v1.trainer_mode") == "separate_async"
-    rollout = case.number(f"{ROLLOUT}.nnodes") * case.number(f"{ROLLOUT}.n_gpus_per_node") if own_pool else 0
-    if asked > machine.gpus_per_node:
-        text = f"a node has {machine.gpus_per_node} GPUs: Ray waits for ever, or verl stops."
-        yield Found(key, text, (set_key(key, machine.gpus_per_node),))
-    elif case.world_size + rollout > machine.world_size:
-        text = f"{case.world_size + rollout} GPUs are asked for in all, and there are {machine.world_size}."
-        if rollout:
-            yield Found(key, text)
-        else:
-            yield Found("trainer.nnodes", text, (set_key("trainer.nnodes", machine.nodes),))
-
-
-@rule(
-    "ray-cpus", "a node has the CPUs that verl's bundles ask for", Severity.ERROR, Stage.TRAINER,
-    ("trainer.n_gpus_per_node",), "verl 0.9.1 single_controller/ray/base.py:146-192",
-)  # fmt: skip
-def ray_cpus(case: Case) -> Iterator[Found]:
-    """Each GPU comes with 3 CPUs in one placement group per node. With fewer, `ray.get(pg.ready())` waits for ever
-    and says nothing."""
-    machine = case.facts.machine
-    if machine is None or not machine.host_cpus or not machine.gpus_per_node:
-        return
-    asked = case.number("trainer.n_gpus_per_node", 1)
-    if CPUS_PER_GPU * asked > machine.host_cpus:
-        fewer = machine.host_cpus // CPUS_PER_GPU
-        fixes = (set_key("trainer.n_gpus_per_node", fewer),) if fewer else ()
-        text = (
-            f"verl asks for {CPUS_PER_GPU * asked} CPUs a node, and there are {machine.host_cpus}: Ray waits for ever."
-        )
-        yield Found("trainer.n_gpus_per_node", f"{text} (ray start --num-cpus overrides the count.)", fixes)
 
 
 @rule(
@@ -75,7 +31,7 @@ def trainer_mode(case: Case) -> Iterator[Found]:
 def separate_rollout(case: Case) -> Iterator[Found]:
     """The separate trainer wants GPUs for the rollout, a checkpoint engine that crosses processes, and a step of
     exactly `parameter_sync_step` mini-batches."""
-    if not case.is_v1 or case.get("trainer.v1.trainer_mode") != "separate_async":
+    if not case.rollout_has_pool:
         return
     for name in ("nnodes", "n_gpus_per_node"):
         key = f"{ROLLOUT}.{name}"
@@ -92,6 +48,10 @@ def separate_rollout(case: Case) -> Iterator[Found]:
         if mini and train % mini == 0 and train >= mini:
             fixes.insert(0, set_key(key, train // mini))
         yield Found("data.train_batch_size", f"a step must be {steps} mini-batches of {mini} prompts.", tuple(fixes))
+    key = "reward.reward_model.enable_resource_pool"
+    if case.flag("reward.reward_model.enable") and not case.flag(key):
+        text = "a rollout of its own never pauses to lend its memory: the reward model needs GPUs of its own too."
+        yield Found(key, text, (set_key(key, True),))
 
 
 @rule(
@@ -100,7 +60,7 @@ def separate_rollout(case: Case) -> Iterator[Found]:
 )  # fmt: skip
 def reward_pool(case: Case) -> Iterator[Found]:
     """`nnodes` is 0 by default."""
-    block = "reward.reward_model"
+    block = to_version("reward.reward_model", case.config.schema.minor)
     if case.flag(f"{block}.enable") and case.flag(f"{block}.enable_resource_pool"):
         for name, value in (("nnodes", 1), ("n_gpus_per_node", 8)):
             if case.number(f"{block}.{name}") < 1:
