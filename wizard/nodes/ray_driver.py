@@ -1,6 +1,6 @@
-"""Runs the ranks of a validation as Ray actors.
+"""Runs the ranks of a run as Ray actors.
 
-`python _target_entry.py wizard.nodes.ray_driver SPEC FOLDER ADDRESS NODES` takes torchrun's place under the agent, in
+`python _target_entry.py wizard.nodes.ray_driver WORKER SPEC FOLDER ADDRESS NODES` takes torchrun's place under the agent, in
 the target interpreter (standard library and Ray only). It writes what every rank tells into the run folder of this
 machine, in the same files as local ranks do. The actors and the placement groups belong to this process:
 it removes them when it is told to end, and Ray does when it dies.
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from wizard.nodes.job import Job, read_job
 from wizard.nodes.ray_rank import News, RayRank
 from wizard.nodes.reach import cannot_connect
 from wizard.nodes.requirements import (
@@ -33,7 +34,6 @@ from wizard.nodes.requirements import (
 from wizard.validation.agent import CANCELLED_CODE, killed_by
 from wizard.validation.events import Event, Kind, to_line
 from wizard.validation.reporter import event_file, heartbeat_file
-from wizard.validation.spec import ValidationSpec, read_spec
 from wizard.validation.stacks import STACKS_ANSWER, STACKS_REQUEST
 
 PLACE_SECONDS = 30.0
@@ -52,15 +52,15 @@ FORWARDED = ("VERL_WIZARD_", "NCCL_", "GLOO_", "TORCH_", "HF_", "OMP_", "CUDA_DE
 class Driver:
     """The ranks of one run on a Ray cluster."""
 
-    def __init__(self, spec: ValidationSpec, folder: Path, address: str, nodes: int) -> None:
-        self._spec, self._folder, self._address = spec, folder, address
-        self._wanted = Wanted(nodes, split_ranks(spec.world_size, nodes), spec.device == "cuda")
+    def __init__(self, job: Job, folder: Path, address: str, nodes: int) -> None:
+        self._job, self._folder, self._address = job, folder, address
+        self._wanted = Wanted(nodes, split_ranks(job.world_size, nodes), job.device == "cuda", job.cpus_per_gpu)
         self._groups: list[Any] = []
         self._actors: list[Any] = []
         self._nodes: list[str] = []
         """The node of each rank."""
-        self._steps = [""] * spec.world_size
-        self._read = [(0, 0)] * spec.world_size
+        self._steps = [""] * job.world_size
+        self._read = [(0, 0)] * job.world_size
         """Bytes of events and log that each rank's node has sent."""
 
     def run(self) -> int:
@@ -71,7 +71,10 @@ class Driver:
         """
         self._connect()
         try:
-            self._place(choose_nodes(self._alive(), self._wanted, self._address))
+            alive = self._alive()
+            if self._job.tolerant:
+                self._tell("metric", 0, NODES_STEP, ray_nodes=[dataclasses.asdict(node) for node in alive])
+            self._place(choose_nodes(alive, self._wanted, self._address))
             self._start()
             return self._follow()
         finally:
@@ -125,16 +128,17 @@ class Driver:
             if not group.wait(PLACE_SECONDS):
                 raise NodeError(f"Ray did not give {bundles} on node {node.name} within {PLACE_SECONDS:.0f} s.")
         actor = ray.remote(RayRank)
-        for rank in range(self._spec.world_size):
+        for rank in range(self._job.world_size):
             at, index = divmod(rank, self._wanted.ranks_per_node)
             self._nodes.append(nodes[at].name)
             strategy = PlacementGroupSchedulingStrategy(self._groups[at], placement_group_bundle_index=index)
             options = {"num_cpus": 1, "num_gpus": int(self._wanted.gpu), "scheduling_strategy": strategy}
-            self._actors.append(actor.options(**options).remote(self._spec, rank, nodes[at].name))
+            self._actors.append(actor.options(**options).remote(self._job, rank, nodes[at].name))
 
     def _start(self) -> None:
         """Start the workers once every rank is known to be able to meet the others."""
-        check_facts(self._ask("facts"), self._spec.model)
+        if not self._job.tolerant:
+            check_facts(self._ask("facts"), self._job.model)
         address, port = self._get([self._actors[0].listen.remote()])[0]
         for rank, problem in enumerate(self._ask("reach", address, port)):
             if problem:
@@ -168,9 +172,9 @@ class Driver:
 
         codes: dict[int, int] = {}
         asked: dict[Any, int] = {}
-        answered = [time.monotonic()] * self._spec.world_size
-        while len(codes) < self._spec.world_size:
-            for rank in set(range(self._spec.world_size)) - set(codes) - set(asked.values()):
+        answered = [time.monotonic()] * self._job.world_size
+        while len(codes) < self._job.world_size:
+            for rank in set(range(self._job.world_size)) - set(codes) - set(asked.values()):
                 asked[self._actors[rank].news.remote(*self._read[rank])] = rank
             ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=POLL_SECONDS)
             for call in ready:
@@ -267,11 +271,11 @@ def _first_line(error: BaseException) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the validation; a cluster that cannot run it is told as a failure before the first step."""
+    """Run the ranks; a cluster that cannot run it is told as a failure before the first step."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(CANCELLED_CODE))
-    spec, folder = read_spec(Path(argv[0])), Path(argv[1])
+    job, folder = read_job(argv[0], Path(argv[1])), Path(argv[2])
     try:
-        return Driver(spec, folder, argv[2], int(argv[3])).run()
+        return Driver(job, folder, argv[3], int(argv[4])).run()
     except NodeError as error:
         tell_refusal(folder, str(error))
         return 1

@@ -19,12 +19,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from wizard.nodes.job import Job
 from wizard.nodes.reach import cannot_connect
 from wizard.nodes.requirements import RankFacts
 from wizard.target import ENTRY
 from wizard.validation.rank_environment import NODE_VARIABLE, rank_variables
 from wizard.validation.reporter import event_file, heartbeat_file
-from wizard.validation.spec import ValidationSpec, write_spec
 from wizard.validation.stacks import RankStack, ask_stacks
 
 
@@ -42,8 +42,8 @@ class News:
 class RayRank:
     """One rank. Every method returns at once, but for `reach` and `stacks`."""
 
-    def __init__(self, spec: ValidationSpec, rank: int, node: str) -> None:
-        self._spec, self._rank, self._node = spec, rank, node
+    def __init__(self, job: Job, rank: int, node: str) -> None:
+        self._job, self._rank, self._node = job, rank, node
         self._folder = Path(tempfile.mkdtemp(prefix="verl-wizard-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -54,7 +54,7 @@ class RayRank:
             version = importlib.metadata.version("torch")
         except importlib.metadata.PackageNotFoundError:
             version = ""
-        return RankFacts(self._node, version, not self._spec.model or os.path.isdir(self._spec.model))
+        return RankFacts(self._node, version, not self._job.model or os.path.isdir(self._job.model))
 
     def listen(self) -> tuple[str, int]:
         """Open a free port for the rendezvous and return where it is."""
@@ -74,14 +74,14 @@ class RayRank:
         if self._socket is not None:
             self._socket.close()
         spec_file = self._folder / "spec.json"
-        write_spec(self._spec, spec_file)
+        spec_file.write_text(self._job.spec, encoding="utf-8")
         environment = {
             **os.environ,
             **variables,
-            **rank_variables(self._spec, self._folder),
+            **rank_variables(self._job.device, self._job.world_size, self._folder),
             NODE_VARIABLE: self._node,
             "RANK": str(self._rank),
-            "WORLD_SIZE": str(self._spec.world_size),
+            "WORLD_SIZE": str(self._job.world_size),
             # Ray shows every rank its own GPU only.
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
@@ -90,7 +90,7 @@ class RayRank:
         }
         with (self._folder / "log.txt").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(ENTRY), "wizard.validation.worker", str(spec_file), str(self._folder)],
+                [sys.executable, str(ENTRY), self._job.worker, str(spec_file), str(self._folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -22,11 +22,12 @@ class Wanted:
     nodes: int
     ranks_per_node: int
     gpu: bool
+    cpus_per_gpu: int = COLOCATED_CPUS
 
     @property
     def bundle(self) -> dict[str, float]:
-        """Ray's resources of one rank, as verl asks for them; a rank without a GPU needs one CPU."""
-        return {"CPU": COLOCATED_CPUS, "GPU": 1} if self.gpu else {"CPU": 1}
+        """Ray's resources of one rank; a rank without a GPU needs one CPU."""
+        return {"CPU": self.cpus_per_gpu, "GPU": 1} if self.gpu else {"CPU": 1}
 
     @property
     def per_node(self) -> dict[str, float]:

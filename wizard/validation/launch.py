@@ -9,7 +9,7 @@ from pathlib import Path
 from wizard.nodes.requirements import split_ranks
 from wizard.plan import Plan
 from wizard.target import ENTRY, target_command
-from wizard.validation.spec import ValidationSpec
+from wizard.validation.spec import RankSpec
 
 RENDEZVOUS_SECONDS = 60.0
 """How long torchruns on several nodes wait for each other."""
@@ -24,7 +24,7 @@ class Torchrun:
     rdzv_endpoint: str = ""
     """`host:port` on node 0; unused with one node."""
 
-    def ranks(self, spec: ValidationSpec) -> Sequence[int]:
+    def ranks(self, spec: RankSpec) -> Sequence[int]:
         """Return the ranks that this machine starts and hears of."""
         count = split_ranks(spec.world_size, self.nodes)
         return range(self.node_rank * count, (self.node_rank + 1) * count)
@@ -33,7 +33,7 @@ class Torchrun:
         """Return the GPUs at hand, where this machine has `here`: all nodes have as many."""
         return self.nodes * here
 
-    def argv(self, spec: ValidationSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
+    def argv(self, spec: RankSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
         """Return what the agent runs in the target interpreter."""
         return [
             *target_command(python, "")[:1],
@@ -44,7 +44,7 @@ class Torchrun:
             "--max-restarts=0",
             *self._rendezvous(),
             str(ENTRY),
-            "wizard.validation.worker",
+            spec.worker,
             str(spec_file),
             str(folder),
         ]
@@ -69,7 +69,7 @@ class RayCluster:
     nodes: int
     address: str = "auto"
 
-    def ranks(self, spec: ValidationSpec) -> Sequence[int]:
+    def ranks(self, spec: RankSpec) -> Sequence[int]:
         """Return the ranks that are heard of here: all."""
         return range(spec.world_size)
 
@@ -77,9 +77,9 @@ class RayCluster:
         """Return the GPUs at hand: the Plan's, as this machine may have none; the nodes are asked before they start."""
         return self.nodes * plan.machine.gpus_per_node
 
-    def argv(self, spec: ValidationSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
+    def argv(self, spec: RankSpec, python: str, spec_file: Path, folder: Path) -> list[str]:
         """Return what the agent runs in the target interpreter."""
-        arguments = (str(spec_file), str(folder), self.address, str(self.nodes))
+        arguments = (spec.worker, str(spec_file), str(folder), self.address, str(self.nodes))
         return target_command(python, "wizard.nodes.ray_driver", arguments)
 
 

@@ -21,7 +21,7 @@ from wizard.validation.launch import Launch, RayCluster, Torchrun
 from wizard.validation.loss import KernelKills, explain_loss
 from wizard.validation.rank_environment import rank_variables
 from wizard.validation.reporter import event_file, heartbeat_file
-from wizard.validation.spec import ValidationSpec, write_spec
+from wizard.validation.spec import RankSpec, write_spec
 from wizard.validation.stacks import ask_stacks
 from wizard.validation.verdict import RunState, Verdict, with_stacks
 
@@ -45,7 +45,7 @@ def new_run_folder(parent: Path | None = None) -> Path:
 class Run:
     """One validation run: its processes, its event stream, its verdict."""
 
-    def __init__(self, spec: ValidationSpec, folder: Path, process: asyncio.subprocess.Process, launch: Launch) -> None:
+    def __init__(self, spec: RankSpec, folder: Path, process: asyncio.subprocess.Process, launch: Launch) -> None:
         self.spec = spec
         self.folder = folder
         self.verdict: Verdict | None = None
@@ -61,7 +61,7 @@ class Run:
 
     @classmethod
     async def start(
-        cls, spec: ValidationSpec, python: str = "", folder: Path | None = None, launch: Launch = HERE
+        cls, spec: RankSpec, python: str = "", folder: Path | None = None, launch: Launch = HERE
     ) -> Run:
         """Start torchrun, or what takes its place, in the target interpreter, in a session of its own.
 
@@ -79,7 +79,7 @@ class Run:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, RUN_VARIABLE: folder.name, **rank_variables(spec, folder)},
+                env={**os.environ, RUN_VARIABLE: folder.name, **rank_variables(spec.device, spec.world_size, folder)},
             )
         return cls(spec, folder, process, launch)
 

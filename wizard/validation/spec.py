@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 Device = Literal["cuda", "cpu"]
 Strategy = Literal["none", "ddp", "fsdp", "fsdp2"]
@@ -26,9 +26,28 @@ STEPS = (
 """All steps in order; a run leaves out those that its spec gives nothing to do."""
 
 
+class RankSpec(Protocol):
+    """What launchers read of a spec; a dataclass with more in it for its worker."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    worker: ClassVar[str]
+    """Module whose `main([spec file, folder])` is a rank."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def step_limit_seconds(self) -> float: ...
+
+
 @dataclass(frozen=True)
 class ValidationSpec:
     """One run. Sizes are per rank; dtypes are the Plan's names (`fp32`, `bf16`, `fp16`)."""
+
+    worker: ClassVar[str] = "wizard.validation.worker"
 
     model: str
     """Folder of the model; empty builds `model_config`."""
@@ -94,7 +113,7 @@ class ValidationSpec:
         return tuple(step for step in STEPS if step not in left_out)
 
 
-def write_spec(spec: ValidationSpec, path: Path) -> None:
+def write_spec(spec: RankSpec, path: Path) -> None:
     """Write the spec as JSON."""
     path.write_text(json.dumps(dataclasses.asdict(spec), indent=1), encoding="utf-8")
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from wizard.validation.stacks import stack_file
 
 def main(argv: list[str]) -> int:
     """Run all steps of the spec; 0 only when every one passed."""
+    return run_rank(argv, lambda file, reporter: _run(read_spec(file), reporter))
+
+
+def run_rank(argv: list[str], run: Callable[[Path, Reporter], None]) -> int:
+    """Be one rank, `argv` its spec file and folder: call `run` and tell how it ended."""
     die_with_parent(os.getppid())
     faulthandler.enable()
     folder, rank = Path(argv[1]), int(os.environ["RANK"])
@@ -26,9 +32,8 @@ def main(argv: list[str]) -> int:
         # The wizard asks a hung rank for its stacks. The file stays open for as long as the process lives.
         stacks = stack_file(folder, rank).open("w")
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    spec = read_spec(Path(argv[0]))
     try:
-        _run(spec, reporter)
+        run(Path(argv[0]), reporter)
     except Exception:
         # The failure event is written; the log gets the whole traceback for people.
         traceback.print_exc()

@@ -20,6 +20,7 @@ from wizard.nodes.requirements import COLOCATED_CPUS
 from wizard.plan import Plan
 from wizard.verl.config import VerlConfig
 from wizard.verl.keys import ROLLOUT
+from wizard.verl.pools import launched_groups
 
 UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 _STANDALONE_CPUS = 2
@@ -98,11 +99,12 @@ class Unplaced:
 
 
 def demand_of_plan(plan: Plan, config: VerlConfig) -> Demand:
-    """Return what a Plan asks for; `config` is the Plan's. Critic and reference on their own GPUs are code, no key."""
+    """Return what a Plan asks for; `config` is the Plan's. Pools that a launcher makes have no key."""
     demand = demand_of(config)
-    own = [group for group in plan.placement.groups if "actor" not in group.roles]
-    moved = [(role, group) for group in own for role in group.roles[:1] if role in ("critic", "ref")]
-    pools = (Pool(f"{role}_pool", group.nodes, group.gpus_per_node, _bundle_cpus(config)) for role, group in moved)
+    pools = (
+        Pool(f"{group.roles[0]}_pool", group.nodes, group.gpus_per_node, _bundle_cpus(config))
+        for group in launched_groups(plan)
+    )
     return replace(demand, pools=(*demand.pools, *pools))
 
 
