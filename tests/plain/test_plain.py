@@ -121,13 +121,9 @@ def test_the_live_validation_is_lines(tmp_path: Path):
         "Nope",
         "",
         ":step validate",
-        "yes",
-        "",
-        "no",
+        *("yes", "", "no", "no"),
         "1",
-        "yes",
-        "",
-        "no",
+        *("yes", "", "no", "no"),
         "no",
     ]
     done = piped(answers, tmp_path)
