@@ -19,6 +19,7 @@ DONE, FOUND, USAGE, CANCELLED = 0, 1, 2, 130
 
 COMMANDS = {
     "doctor": "versions, GPUs and host of the interpreter that trains",
+    "cluster": "what differs between nodes, and how fast they reach each other",
     "inspect": "architecture, parameter counts and layer classes of a model",
     "generate": "write a starter configuration",
     "estimate": "memory by phase and step time of a configuration",

@@ -1,6 +1,9 @@
-"""Findings as lines for people."""
+"""Findings as lines for people, and as JSON for programs."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 from wizard.findings import Finding, Fix
 from wizard.text import printable
@@ -30,3 +33,29 @@ def value_text(value: object) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def finding_data(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON is written of it; of the fixes, the first one's assignments."""
+    return {
+        "id": finding.id,
+        "severity": finding.severity.value,
+        "field": finding.field,
+        "value": _finite(finding.value),
+        "message": finding.message,
+        "stage": finding.stage.value,
+        "fixes": [
+            {"field": change.field, "value": _finite(change.value)}
+            for fix in finding.fixes[:1]
+            for change in fix.changes
+        ],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with `.nan` and `.inf` as texts: JSON has no word for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(name): _finite(child) for name, child in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from wizard.commands.options import add_model_access, fail, verl_version
 from wizard.files import FileExists, write_atomic
 from wizard.findings import Finding, Severity
-from wizard.findings_text import finding_lines
+from wizard.findings_text import finding_data, finding_lines
 from wizard.plan import PlanError
 from wizard.rules import Facts, check_config
 from wizard.text import printable_lines
@@ -76,7 +74,7 @@ def report(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
     findings = sorted(check_config(found.config, facts), key=lambda finding: _ORDER.index(finding.severity))
     corrected_argv = arguments.fix and found.kind == "argv"
     if arguments.json:
-        json.dump({"findings": [_jsonable(finding) for finding in findings]}, sys.stdout, allow_nan=False)
+        json.dump({"findings": [finding_data(finding) for finding in findings]}, sys.stdout, allow_nan=False)
         print()
     else:
         print(_text(findings, found), file=sys.stderr if corrected_argv else sys.stdout)
@@ -119,31 +117,6 @@ def facts_of(arguments: argparse.Namespace, found: Imported) -> Facts:
             raise FactsError(str(error)) from error
     critic = found.config.get("critic.model.path")
     return Facts(machine, architecture, known(str(critic)) if critic else None, {})
-
-
-def _jsonable(finding: Finding) -> dict[str, Any]:
-    return {
-        "id": finding.id,
-        "severity": finding.severity.value,
-        "field": finding.field,
-        "value": _finite(finding.value),
-        "message": finding.message,
-        "stage": finding.stage.value,
-        "fixes": [
-            {"field": change.field, "value": _finite(change.value)}
-            for fix in finding.fixes[:1]
-            for change in fix.changes
-        ],
-    }
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with `.nan` and `.inf` as texts: JSON has no word for them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(name): _finite(child) for name, child in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _text(findings: Sequence[Finding], found: Imported) -> str:

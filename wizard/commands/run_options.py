@@ -1,4 +1,4 @@
-"""Arguments that say how a validation is run, shared by `validate` and `debug`."""
+"""Arguments that say how ranks are run, shared by `validate`, `debug` and `cluster`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,30 @@ MEET_SECONDS = 30.0
 """How long a node waits for node 0 of a run to appear."""
 
 
+def add_rank_options(parser: argparse._ActionsContainer, ranks: str) -> None:
+    """Declare how many ranks run on what; `ranks` is the default number in words."""
+    parser.add_argument("--world-size", type=int, metavar="N", help=f"ranks (default: {ranks})")
+    parser.add_argument("--cpu", action="store_true", help="gloo on the CPU, even where there are GPUs")
+    add_python(parser)
+
+
 def add_run_options(parser: argparse._ActionsContainer) -> None:
-    """Declare them."""
-    parser.add_argument("--world-size", type=int, metavar="N", help="ranks (default: the Plan's, as far as GPUs allow)")
+    """Declare how a validation is run."""
+    add_rank_options(parser, "the Plan's, as far as GPUs allow")
     parser.add_argument("--tokens", type=int, metavar="N", help="tokens of a micro-batch (default: the Plan's on GPUs)")
     parser.add_argument("--random-weights", action="store_true", help="do not read the checkpoint")
-    parser.add_argument("--cpu", action="store_true", help="gloo on the CPU, even where there are GPUs")
     parser.add_argument(
         "--engine",
         choices=get_args(Engine),
         default="torch",
         help="whose code shards and steps: torch, used as verl does, or verl's own engine class (default: torch)",
     )
-    add_python(parser)
 
 
 def run_options_error(arguments: argparse.Namespace) -> str:
     """Return what is wrong with them; empty when nothing is."""
     for name in ("world_size", "tokens"):
-        value = getattr(arguments, name)
+        value = getattr(arguments, name, None)
         if value is not None and value < 1:
             return f"--{name.replace('_', '-')} {value}: at least one is needed for a run"
     return ""
@@ -92,11 +97,11 @@ def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) 
         ModelError: the model cannot be validated here.
         EngineError: verl's engine is asked for, and the interpreter has none that is known.
     """
-    gpus = 0 if arguments.cpu else launch.gpus(plan, _gpus_here())
+    gpus = gpus_at_hand(arguments, plan, launch)
     return spec_from_plan(
         plan,
         gpus=gpus,
-        world_size=arguments.world_size or (max(CPU_RANKS, launch.nodes) if not gpus else None),
+        world_size=arguments.world_size or (cpu_ranks(launch) if not gpus else None),
         random_weights=arguments.random_weights,
         tokens=arguments.tokens,
         engine=arguments.engine,
@@ -104,10 +109,16 @@ def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) 
     )
 
 
-def _gpus_here() -> int:
+def gpus_at_hand(arguments: argparse.Namespace, plan: Plan, launch: Launch) -> int:
+    """Return the GPUs of all nodes together; 0 runs on CPUs."""
     from wizard.probe.machine import probe_machine
 
-    return probe_machine().gpus_per_node
+    return 0 if arguments.cpu else launch.gpus(plan, probe_machine().gpus_per_node)
+
+
+def cpu_ranks(launch: Launch) -> int:
+    """Return how many ranks run where there is no GPU: enough to meet, and at least one a node."""
+    return max(CPU_RANKS, launch.nodes)
 
 
 def cancel_on_signals(cancel: Callable[[], Awaitable[None]]) -> None:

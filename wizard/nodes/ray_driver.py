@@ -1,8 +1,8 @@
 """Runs the ranks of a run as Ray actors.
 
-`python _target_entry.py wizard.nodes.ray_driver WORKER SPEC FOLDER ADDRESS NODES` takes torchrun's place under the agent, in
-the target interpreter (standard library and Ray only). It writes what every rank tells into the run folder of this
-machine, in the same files as local ranks do. The actors and the placement groups belong to this process:
+`python _target_entry.py wizard.nodes.ray_driver WORKER SPEC FOLDER ADDRESS NODES` takes torchrun's place under the
+agent, in the target interpreter (standard library and Ray only). It writes what every rank tells into the run folder of
+this machine, in the same files as local ranks do. The actors and the placement groups belong to this process:
 it removes them when it is told to end, and Ray does when it dies.
 """
 

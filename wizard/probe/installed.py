@@ -35,12 +35,12 @@ def _listed(names: Sequence[str]) -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
         "has_pip": importlib.util.find_spec("pip") is not None,
-        "versions": {name: version for name, module in pairs if (version := _version(name, module)) is not None},
+        "versions": {name: version for name, module in pairs if (version := version_of(name, module)) is not None},
         "verl_requires": _requires("verl"),
     }
 
 
-def _version(distribution: str, module: str) -> str | None:
+def version_of(distribution: str, module: str) -> str | None:
     """Return the version; empty for a module that lies on the path without metadata, None for what is absent."""
     try:
         return importlib.metadata.version(distribution)
