@@ -8,7 +8,7 @@ from pathlib import Path
 from generators.cluster import nodes_of, ray_node_sh, rayjob_yaml, slurm_sh
 from generators.run_sh import run_sh
 from generators.run_yaml import run_yaml
-from generators.split_roles import MODULE, critic_group, split_roles_py
+from generators.split_roles import MODULE, split_roles_py
 from wizard.files import FileExists, write_atomic
 from wizard.plan import Plan
 from wizard.plan_file import FILE_NAME, plan_to_yaml
@@ -19,9 +19,9 @@ EXECUTABLE_MODE = 0o755
 def render(plan: Plan) -> dict[str, str]:
     """Return every file of the Plan, name → text. The same Plan gives the same bytes."""
     files = {"run.yaml": run_yaml(plan), "run.sh": run_sh(plan)}
-    critic = critic_group(plan)
-    if critic is not None:
-        files[f"{MODULE}.py"] = split_roles_py(plan, critic)
+    launcher = split_roles_py(plan)
+    if launcher:
+        files[f"{MODULE}.py"] = launcher
     if nodes_of(plan) > 1:
         travelling = dict(files)
         files["ray_node.sh"] = ray_node_sh(plan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -10,26 +12,21 @@ from textual.widgets.option_list import Option
 
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
+from wizard.findings import Finding
+from wizard.memory import PredictionError, predict
 from wizard.placing import (
     FORM,
+    LAYOUTS,
     PlacementError,
-    colocated,
     groups_text,
+    laid_out,
     layout_refusals,
     parse_groups,
     placement_lines,
-    separate_critic,
-    separate_rollout,
 )
 from wizard.plan import GpuGroup, Plan
 from wizard.steps import step_of
 from wizard.text import printable
-
-LAYOUTS = {
-    "colocated": "colocated: all roles take turns on all GPUs",
-    "rollout": "the rollout on a half of the GPUs of its own",
-    "critic": "the critic on a half of the GPUs of its own",
-}
 
 
 class PlacementScreen(StepScreen):
@@ -50,8 +47,8 @@ class PlacementScreen(StepScreen):
     findings_of = step_of("placement").findings_of
     guide = (
         "Colocated roles take turns on the same GPUs. A separate rollout generates while the trainer updates "
-        "(verl's separate_async trainer). A separate critic needs a launcher module, which is generated; verl keeps "
-        f"actor and reference together. Groups are typed as {FORM}."
+        "(verl's separate_async trainer). A critic or reference on GPUs of its own needs a launcher module, which is "
+        f"generated. Groups are typed as {FORM}; below them stands what one GPU of each needs."
     )
 
     def __init__(self) -> None:
@@ -71,12 +68,20 @@ class PlacementScreen(StepScreen):
     def plan_changed(self, plan: Plan) -> None:
         for form in self.query(FieldForm):
             form.show(plan)
-        self.query_one("#roles", Static).update("\n".join(placement_lines(plan)))
         self._offer(layout_refusals(plan))
         field = self.query_one("#groups", Input)
         if not field.has_focus:
             with self.prevent(Input.Changed):
                 field.value = groups_text(plan.placement.groups)
+
+    def judged(self, findings: Sequence[Finding]) -> None:
+        super().judged(findings)
+        plan = self.app.plan
+        try:
+            peaks = predict(plan).groups
+        except PredictionError:
+            peaks = ()
+        self.query_one("#roles", Static).update("\n".join(placement_lines(plan, peaks)))
 
     def _offer(self, refusals: dict[str, str]) -> None:
         if refusals == self._refusals:
@@ -86,17 +91,14 @@ class PlacementScreen(StepScreen):
         before = layouts.highlighted
         layouts.clear_options()
         for name, refusal in refusals.items():
-            text = LAYOUTS[name] + (f" ({refusal})" if refusal else "")
+            text = LAYOUTS[name].label + (f" ({refusal})" if refusal else "")
             layouts.add_option(Option(text, id=name, disabled=bool(refusal)))
         layouts.highlighted = before or 0
 
     @on(OptionList.OptionSelected, "#layouts")
     def _layout(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        plan = self.app.plan
-        makers = {"rollout": separate_rollout, "critic": separate_critic}
-        maker = makers.get(event.option.id or "")
-        self._place(maker(plan) if maker else colocated())
+        self._place(laid_out(self.app.plan, event.option.id or "colocated"))
 
     @on(Input.Changed, "#groups")
     def _typed(self, event: Input.Changed) -> None:

@@ -1,4 +1,4 @@
-"""Scripts for several nodes, and the launcher that verl's own classes accept."""
+"""Scripts for several nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ import yaml
 from generators import render, write
 from wizard.plan import GpuGroup, Placement, Plan, Target, Trainer
 from wizard.probe.machine import parse_machine
-from wizard.rules import check_plan
 from wizard.starter import starter_plan
-from wizard.verl.overrides import parse_override
 
 
 @pytest.fixture(scope="module")
@@ -102,66 +99,3 @@ def test_rayjob_is_yaml_that_carries_the_files(two_nodes: Plan):
     assert spec["workerGroupSpecs"][0]["replicas"] == 1
     container = spec["headGroupSpec"]["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
-
-
-def test_a_split_critic_is_noted_and_gets_its_module(split_critic: Plan):
-    assert [f.id for f in check_plan(split_critic) if f.id.startswith("placement")] == ["placement-critic"]
-    files = render(split_critic)
-    compile(files["verl_wizard_roles.py"], "verl_wizard_roles.py", "exec")
-    assert "VERL_USE_EXTERNAL_MODULES=verl_wizard_roles" in files["run.sh"]
-    assert yaml.safe_load(files["run.yaml"])["trainer"]["n_gpus_per_node"] == 6
-
-
-def test_the_module_is_found_from_any_folder(split_critic: Plan, tmp_path: Path):
-    """The overrides that run.sh passes, read as Hydra reads them."""
-    folder = tmp_path / 'it\'s a \\ "folder" $HOME'
-    plan = dataclasses.replace(split_critic, target=Target(python="printf"))
-    write(render(plan), folder)
-    text = (folder / "run.sh").read_text().replace('exec "$python"', "exec printf '%s\\0'")
-    (folder / "run.sh").write_text(text)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    told = subprocess.run(
-        ["bash", folder / "run.sh"], capture_output=True, text=True, env=environment, check=True
-    ).stdout
-    given = [parse_override(word) for word in told.split("\0") if word.startswith("+ray_kwargs")]
-    values = {override.key.rsplit(".", 1)[-1]: override.value for override in given}
-    assert values == {"VERL_USE_EXTERNAL_MODULES": "verl_wizard_roles", "PYTHONPATH": str(folder)}
-
-
-CHECK_POOLS = """
-import sys, json
-from hydra import compose, initialize_config_dir
-with initialize_config_dir(sys.argv[1], version_base=None):
-    config = compose("run")
-import ray
-ray.init(num_cpus=32, num_gpus=8, include_dashboard=False, logging_level="ERROR")
-import verl  # imports the generated module
-from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
-trainer = object.__new__(get_trainer_cls(config.trainer.v1.trainer_mode))
-trainer.config = config
-trainer._init_resource_pool_mgr()
-manager = trainer.resource_pool_manager
-manager.create_resource_pool()
-pools = {role: manager.get_resource_pool(role).store for role in (Role.Critic, next(iter(trainer.mapping)))}
-print("POOLS", type(trainer).__name__, json.dumps([pools[role] for role in pools]))
-"""
-
-
-@pytest.mark.verl
-def test_verls_resource_pool_manager_makes_both_pools(split_critic: Plan, tmp_path: Path):
-    """Ray is told of eight GPUs; the pools are real placement groups."""
-    pytest.importorskip("verl", reason="verl is not installed in this interpreter")
-    write(render(split_critic), tmp_path)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path),
-        "VERL_USE_EXTERNAL_MODULES": "verl_wizard_roles",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK_POOLS, str(tmp_path)],
-        capture_output=True, text=True, env=environment, timeout=240, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert "POOLS SplitCriticTrainer [[2], [6]]" in done.stdout, done.stderr[-3000:]

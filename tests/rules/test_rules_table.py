@@ -16,7 +16,7 @@ from wizard.rules.remedies import EXAMPLES
 from wizard.verl.config import Assignment, VerlConfig
 from wizard.verl.schema import load_schema
 
-ELSEWHERE = {"hydra-refuses", "wrap-expert", *PLACEMENT_RULES}
+ELSEWHERE = {"hydra-refuses", "score-batch-divisible", "wrap-expert", *PLACEMENT_RULES}
 """Rules that a table of values cannot break: tested by themselves below and in test_placement_rules.py."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wizard.memory.host import host_memory
-from wizard.memory.predict import PLANNED, phases_of
+from wizard.memory.predict import PLANNED, groups_of, phases_of
 from wizard.memory.prediction import PhasePeak, Prediction, PredictionError
 from wizard.memory.remedies import remedies, token_budget
 from wizard.memory.roles import Exact
@@ -31,6 +31,7 @@ def predict(plan: Plan, exact: Exact = PLANNED) -> Prediction:
         raise PredictionError(str(error)) from error
     return Prediction(
         phases=phases,
+        groups=groups_of(plan, phases),
         host_bytes_per_node=sum(host.values()),
         host_breakdown=host,
         gpu_memory_bytes=plan.machine.gpu_memory_bytes,

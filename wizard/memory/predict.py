@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from wizard.memory.ledger import Ledger
-from wizard.memory.prediction import PhaseName, PhasePeak
+from wizard.memory.prediction import GroupPeak, PhaseName, PhasePeak
 from wizard.memory.replay import actor_update, log_prob
 from wizard.memory.reserved import reserved_bytes
 from wizard.memory.roles import (
@@ -21,7 +21,7 @@ from wizard.memory.roles import (
 )
 from wizard.memory.rollout import CUDA_CONTEXT_BYTES, WEIGHT_BUCKET_BYTES, engine_of
 from wizard.memory.settings import DTYPE_BYTES
-from wizard.plan import Plan, Role
+from wizard.plan import GpuGroup, Plan, Role
 
 Residue = dict[str, int]
 PLANNED = Exact()
@@ -46,6 +46,13 @@ def phases_of(plan: Plan, exact: Exact = PLANNED) -> Iterator[PhasePeak]:
     if plan.machine.gpu_memory_bytes:
         yield _rollout_phase(plan)
         yield _weight_sync_phase(plan)
+
+
+def groups_of(plan: Plan, phases: tuple[PhasePeak, ...]) -> tuple[GroupPeak, ...]:
+    """Return the phases by the group of GPUs they run on."""
+    machine = plan.machine
+    groups = plan.placement.groups or (GpuGroup(plan.roles, machine.nodes, machine.gpus_per_node),)
+    return tuple(GroupPeak(group, tuple(phase for phase in phases if phase.role in group.roles)) for group in groups)
 
 
 def actor_update_phase(plan: Plan, exact: Exact = PLANNED) -> PhasePeak:
@@ -75,7 +82,7 @@ def _phase(plan: Plan, role: Role, name: PhaseName, ledger: Ledger) -> PhasePeak
         breakdown[cause] = breakdown.get(cause, 0) + size
     reserved = reserved_bytes(ledger) + sum(residue.values())
     elsewhere = _elsewhere(plan, role)
-    return PhasePeak(name, allocated, max(allocated, reserved), breakdown, peak.at, elsewhere_bytes=elsewhere)
+    return PhasePeak(name, allocated, max(allocated, reserved), breakdown, peak.at, role, elsewhere_bytes=elsewhere)
 
 
 def _residues(plan: Plan, running: Role) -> Residue:
@@ -122,13 +129,15 @@ def _rollout_phase(plan: Plan) -> PhasePeak:
                 breakdown[cause] = breakdown.get(cause, 0) + size
     breakdown = {cause: size for cause, size in breakdown.items() if size}
     total = sum(breakdown.values())
+    contexts = (2 if colocated(plan, "actor", "rollout") else 1) * CUDA_CONTEXT_BYTES
     return PhasePeak(
-        "rollout", total, total, breakdown, "generation", engine.lacking_bytes, elsewhere_bytes=2 * CUDA_CONTEXT_BYTES
+        "rollout", total, total, breakdown, "generation", "rollout", engine.lacking_bytes, elsewhere_bytes=contexts
     )
 
 
 def _weight_sync_phase(plan: Plan) -> PhasePeak:
-    """Weights are back in the engine, its cache is not; one full tensor and one bucket stand beside them."""
+    """Weights are back in the engine, its cache is not; one full tensor and one bucket stand beside them. An engine on
+    GPUs of its own gets them over the network."""
     shape, fsdp = role_shape(plan, "actor"), plan.actor
     engine = engine_of(plan, architecture_of(plan, "actor"))
     master = DTYPE_BYTES[fsdp.master_dtype]
@@ -140,14 +149,17 @@ def _weight_sync_phase(plan: Plan) -> PhasePeak:
     if colocated(plan, "actor", "critic") and "critic" in plan.roles:
         for cause, size in _residue(plan, "critic").items():
             breakdown[cause] = breakdown.get(cause, 0) + size
-    if colocated(plan, "actor", "rollout"):
-        breakdown["rollout_weights"] = engine.weights_bytes
     # The gathered tensor is in master dtype.
     breakdown["unsharded"] = master * shape.largest_parameter
-    breakdown["workspace"] = WEIGHT_BUCKET_BYTES + engine.graph_bytes
+    breakdown["workspace"] = WEIGHT_BUCKET_BYTES
+    contexts = CUDA_CONTEXT_BYTES
+    if colocated(plan, "actor", "rollout"):
+        breakdown["rollout_weights"] = engine.weights_bytes
+        breakdown["workspace"] += engine.graph_bytes
+        contexts += CUDA_CONTEXT_BYTES
     total = sum(breakdown.values())
-    contexts = 2 * CUDA_CONTEXT_BYTES
-    return PhasePeak("weight_sync", total, total, breakdown, "largest tensor gathered", elsewhere_bytes=contexts)
+    at = "largest tensor gathered"
+    return PhasePeak("weight_sync", total, total, breakdown, at, "actor", elsewhere_bytes=contexts)
 
 
 def largest(holds: Callable[[int], bool], highest: int) -> int:

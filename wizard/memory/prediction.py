@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from wizard.findings import Fix
+from wizard.plan import GpuGroup, Role
 
 PhaseName = Literal["actor_update", "log_prob", "ref_log_prob", "critic_update", "rollout", "weight_sync"]
 
@@ -27,6 +28,8 @@ class PhasePeak:
     """Bytes by cause at the peak; they sum to `peak_allocated_bytes`."""
     at: str
     """Event of the replay at which the peak stands, as in `block 0 MLP backward`."""
+    role: Role
+    """The role whose GPUs the phase runs on."""
     lacking_bytes: int = 0
     """Bytes the inference engine's share is too small by: for its weights and the cache of one longest sequence."""
     elsewhere_bytes: int = 0
@@ -43,10 +46,26 @@ class PhasePeak:
 
 
 @dataclass(frozen=True)
+class GroupPeak:
+    """What one GPU of a group of roles goes through."""
+
+    group: GpuGroup
+    phases: tuple[PhasePeak, ...]
+    """Phases that run on the group; none for a reward model alone, whose engine is not predicted."""
+
+    @property
+    def peak(self) -> PhasePeak | None:
+        """The phase that needs most of the group's GPUs."""
+        return max(self.phases, key=lambda phase: phase.needed_bytes, default=None)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Peaks of one GPU over a training step, and host memory of one node."""
 
     phases: tuple[PhasePeak, ...]
+    groups: tuple[GroupPeak, ...]
+    """The same phases by the GPUs they run on; one group while all roles share the machine."""
     host_bytes_per_node: int
     host_breakdown: dict[str, int]
     gpu_memory_bytes: int

@@ -120,13 +120,33 @@ def log_prob_micro_divisible(case: Case) -> Iterator[Found]:
         keys[f"{REF}.log_prob_micro_batch_size_per_gpu"] = "ref"
     for key, role in keys.items():
         micro, parallel = case.number(key), case.data_parallel(role)
-        if case.dynamic or not micro or case.padded_batch % parallel:
+        if case.dynamic or not micro or micro == 1:
             continue
-        share = case.padded_batch // parallel
-        if share % micro:
-            smaller = max(size for size in range(1, min(micro, share) + 1) if share % size == 0)
-            text = f"a rank scores {share} samples a step, which do not divide into micro-batches of {micro}."
+        share, rest = divmod(case.padded_batch, parallel)
+        if rest or share % micro:
+            # Ranks of a role on GPUs of its own may get shares of two sizes.
+            sizes = range(1, min(micro, share) + 1)
+            smaller = 1 if rest else max(size for size in sizes if share % size == 0)
+            shares = f"{share} or {share + 1}" if rest else str(share)
+            text = f"a rank scores {shares} samples a step, which do not divide into micro-batches of {micro}."
             yield Found(key, f"{text} verl stops at the first step.", (set_key(key, smaller),), _sure(case))
+
+
+@rule(
+    "score-batch-divisible", "a step divides over a role's own GPUs", Severity.ERROR, Stage.FIRST_STEP,
+    (TRAIN,), "verl 0.8.0 protocol.py (DataProto.chunk), utils/tensordict_utils.py (chunk_tensordict)",
+)  # fmt: skip
+def score_batch_divisible(case: Case) -> Iterator[Found]:
+    """Reference and critic score the whole step. On GPUs of their own they have another number of ranks than verl's
+    checks know. The v1 trainer deals out uneven shares; the trainers before it stop."""
+    samples = case.number(TRAIN) * case.responses
+    for role in case.engines:
+        parallel = case.data_parallel(role)
+        if case.is_v1 or role not in case.facts.ranks or samples % parallel == 0:
+            continue
+        step = math.lcm(_coprime_part(parallel, case.responses), _coprime_part(case.world_size, case.responses))
+        text = f"{samples} samples do not divide over the {parallel} data-parallel ranks of the {role}: verl stops."
+        yield Found(TRAIN, text, (set_key(TRAIN, _next_multiple(case.number(TRAIN), step)),))
 
 
 _MICRO = (

@@ -62,9 +62,7 @@ def fsdp_size(case: Case) -> Iterator[Found]:
             continue
         divisors = [d for d in range(1, ranks) if ranks % d == 0 and d <= max(1, size)]
         fixes = (set_key(key, -1, "shard over all GPUs"), set_key(key, divisors[-1]))
-        what = (
-            "divides by zero" if size == 0 else f"does not divide {ranks} GPUs: some ranks stop, others hang"
-        )
+        what = "divides by zero" if size == 0 else f"does not divide {ranks} GPUs: some ranks stop, others hang"
         yield Found(key, f"a shard size of {size} {what}.", fixes)
 
 

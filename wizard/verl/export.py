@@ -7,10 +7,9 @@ from typing import Any
 from wizard.plan import Plan
 from wizard.verl.config import Assignment, VerlConfig
 from wizard.verl.keys import ROLLOUT, exported_keys
+from wizard.verl.pools import is_v1, own_group
 from wizard.verl.schema import Schema, load_schema
 from wizard.verl.versions import from_version, translated
-
-SEPARATE_ROLLOUT = "the rollout engine has GPUs of its own"
 
 
 def plan_to_overrides(plan: Plan, schema: Schema | None = None) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def _wanted(plan: Plan, schema: Schema) -> dict[str, tuple[Any, bool, Any]]:
         for entry in exported_keys()
         if entry.applies(plan)
     }
-    wanted.update({key: (value, True, None) for key, value in _placement(plan).items()})
+    wanted.update({key: (value, True, None) for key, (value, _) in _placement(plan).items()})
     return translated(wanted, schema)
 
 
@@ -49,13 +48,25 @@ def equal(default: Any, value: Any) -> bool:
     return bool(default == value) and isinstance(default, bool) == isinstance(value, bool)
 
 
-def _placement(plan: Plan) -> dict[str, Any]:
-    """Return the keys of the one separation verl's configuration can express: a rollout pool of its own.
+def _placement(plan: Plan) -> dict[str, tuple[Any, str]]:
+    """Return the keys of the separations verl's configuration can express, each with its reason."""
+    keys = _of("the rollout engine has GPUs of its own", _rollout_pool(plan))
+    reward = own_group(plan, "reward")
+    if reward is not None:
+        pool = {"enable_resource_pool": True, "nnodes": reward.nodes, "n_gpus_per_node": reward.gpus_per_node}
+        named = {f"reward.reward_model.{name}": value for name, value in pool.items()}
+        keys |= _of("the reward model has GPUs of its own", named)
+    return keys
 
-    Source: verl 0.9.1 `trainer/ppo/v1/trainer_separate_async.py`, which demands all of them.
-    """
-    pool = next((g for g in plan.placement.groups if "rollout" in g.roles and "actor" not in g.roles), None)
-    if pool is None:
+
+def _of(reason: str, keys: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    return {key: (value, reason) for key, value in keys.items()}
+
+
+def _rollout_pool(plan: Plan) -> dict[str, Any]:
+    """Return what verl 0.9.1 `trainer/ppo/v1/trainer_separate_async.py` demands for a rollout pool of its own."""
+    pool = own_group(plan, "rollout")
+    if pool is None or not is_v1(plan):
         return {}
     keys: dict[str, Any] = {
         "trainer.v1.trainer_mode": "separate_async",
@@ -89,4 +100,4 @@ def reason_of(verl_key: str, plan: Plan) -> str:
     for entry in exported_keys():
         if entry.key == key:
             return entry.reason
-    return SEPARATE_ROLLOUT if key in _placement(plan) else "taken over from the file you opened"
+    return _placement(plan).get(key, (None, "taken over from the file you opened"))[1]

@@ -33,6 +33,11 @@ def launched_groups(plan: Plan) -> tuple[GpuGroup, ...]:
     )
 
 
+def launched_pool(group: GpuGroup) -> str:
+    """Return the name of the pool that a launcher makes of a group."""
+    return "_".join(role for role in group.roles if role in LAUNCHED) + "_pool"
+
+
 def launched_ranks(plan: Plan) -> Mapping[Role, int]:
     """Return the ranks of each role that a launcher moves."""
     return {role: plan.ranks(role) for role in LAUNCHED if own_group(plan, role) in launched_groups(plan)}

@@ -20,7 +20,7 @@ from wizard.nodes.requirements import COLOCATED_CPUS
 from wizard.plan import Plan
 from wizard.verl.config import VerlConfig
 from wizard.verl.keys import ROLLOUT
-from wizard.verl.pools import launched_groups
+from wizard.verl.pools import launched_groups, launched_pool
 
 UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
 _STANDALONE_CPUS = 2
@@ -102,7 +102,7 @@ def demand_of_plan(plan: Plan, config: VerlConfig) -> Demand:
     """Return what a Plan asks for; `config` is the Plan's. Pools that a launcher makes have no key."""
     demand = demand_of(config)
     pools = (
-        Pool(f"{group.roles[0]}_pool", group.nodes, group.gpus_per_node, _bundle_cpus(config))
+        Pool(launched_pool(group), group.nodes, group.gpus_per_node, _bundle_cpus(config))
         for group in launched_groups(plan)
     )
     return replace(demand, pools=(*demand.pools, *pools))
