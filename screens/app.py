@@ -18,6 +18,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
+from textual.worker import WorkerFailed
 
 from screens.base import StepScreen
 from screens.keymap import DEFAULT_KEYS, UserKeys, keyed, shown_key
@@ -30,7 +31,7 @@ from wizard.findings import Finding, Fix
 from wizard.fixing import apply_fix
 from wizard.memory.finding import memory_findings
 from wizard.model.process import InspectorProcess
-from wizard.opening import Resume
+from wizard.opening import GoingOn, Resume
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME
 from wizard.rules import check_plan
@@ -93,6 +94,7 @@ class WizardApp(App[int], inherit_bindings=False):
         ascii_only: bool = False,
         offer: Resume | None = None,
         keys: UserKeys = DEFAULT_KEYS,
+        going_on: GoingOn | None = None,
     ) -> None:
         super().__init__()
         self.user_keys = keys
@@ -101,6 +103,7 @@ class WizardApp(App[int], inherit_bindings=False):
         self.findings: tuple[Finding, ...] = ()
         self.inspector = InspectorProcess(self.python)
         self._offer = offer
+        self._going_on = going_on
         self._own_filters = [JoinFilter(), PrintableFilter(), *([AsciiFilter()] if ascii_only else [])]
         self._steps: dict[str, StepScreen] = {}
         self._judging: Timer | None = None
@@ -181,6 +184,8 @@ class WizardApp(App[int], inherit_bindings=False):
                 loop.add_signal_handler(number, self._terminated, number)
         if self._offer is not None:
             self._ask_resume(self._offer)
+        else:
+            self._ask_attach()
 
     def _ask_resume(self, offer: Resume) -> None:
         def answered(resume: bool | None) -> None:
@@ -194,8 +199,44 @@ class WizardApp(App[int], inherit_bindings=False):
                 except OSError as error:
                     self.notify(f"The earlier answers stay where they are: {error.strerror}", markup=False)
             self.save()
+            self._ask_attach()
 
         self.push_screen(Confirm(offer.question, "Go on with them", "Start anew", default=True), answered)
+
+    def _ask_attach(self) -> None:
+        """Offer to watch the validation that another program runs."""
+        found = self._going_on
+        if found is None:
+            return
+
+        def answered(watch: bool | None) -> None:
+            if watch:
+                from screens.validate import ValidateScreen
+
+                self.go("validate")
+                screen = self._steps["validate"]
+                assert isinstance(screen, ValidateScreen)
+                # Once it stands.
+                screen.call_later(screen.attach, found.folder)
+
+        self.push_screen(Confirm(found.question, "Watch it", "Leave it"), answered)
+
+    @property
+    def failure(self) -> Exception | None:
+        """The exception that ended the application; None when it ended as it should."""
+        error = self._exception
+        return error.error if isinstance(error, WorkerFailed) and isinstance(error.error, Exception) else error
+
+    def _fatal_error(self) -> None:
+        # Textual would print a page with the values of local variables, some of which may be secret.
+        self._keep_answers()
+        self.panic()
+
+    def _keep_answers(self) -> None:
+        """Save without asking: nobody can answer any more. A file that someone else changed stays as `.bak`."""
+        if self._offer is None:
+            with contextlib.suppress(OSError):
+                self.session.save(overwrite=True)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         """No field blinks: over SSH each blink is bytes."""
@@ -388,10 +429,7 @@ class WizardApp(App[int], inherit_bindings=False):
             self.notify(self.keyed("{interrupt} again leaves. Answers are saved."), timeout=INTERRUPT_SECONDS)
 
     def _terminated(self, number: int) -> None:
-        # No question can be answered any more: a file that someone else changed stays as `.bak`.
-        if self._offer is None:
-            with contextlib.suppress(OSError):
-                self.session.save(overwrite=True)
+        self._keep_answers()
         self.exit(128 + number)
 
     async def on_unmount(self) -> None:

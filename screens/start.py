@@ -7,12 +7,16 @@ from pathlib import Path
 
 from screens.app import WizardApp
 from screens.keymap import read_keys
-from wizard.opening import opening
+from wizard.opening import going_on, opening
 from wizard.plan import PlanError
 
 
 def run_app(file: Path | None, *, resume: bool, python: str, ascii_only: bool, mouse: bool) -> int:
-    """Open the wizard; returns the exit code."""
+    """Open the wizard; returns the exit code.
+
+    Raises:
+        Exception: what ended the application; the answers are saved.
+    """
     try:
         plan, path, offer = opening(file, resume)
     except (PlanError, OSError) as error:
@@ -21,6 +25,9 @@ def run_app(file: Path | None, *, resume: bool, python: str, ascii_only: bool, m
     keys = read_keys()
     for problem in keys.problems:
         print(f"verl-wizard: {problem}", file=sys.stderr)
-    code = WizardApp(plan, path, python, ascii_only=ascii_only, offer=offer, keys=keys).run(mouse=mouse)
+    app = WizardApp(plan, path, python, ascii_only=ascii_only, offer=offer, going_on=going_on(), keys=keys)
+    code = app.run(mouse=mouse)
+    if app.failure is not None:
+        raise app.failure
     print(f"verl-wizard: answers are in {path}", file=sys.stderr)
     return 0 if code is None else code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
@@ -15,6 +16,7 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from screens.base import StepScreen
 from screens.debug import DebugScreen
+from screens.widgets.dialogs import Confirm
 from screens.widgets.tick import Tick
 from screens.widgets.validation_panel import ValidationPanel
 from wizard.diagnosis import diagnose_verdict
@@ -24,6 +26,8 @@ from wizard.memory.prediction import Prediction
 from wizard.model.errors import ModelError
 from wizard.plan import Plan
 from wizard.text import printable
+from wizard.unexpected import unexpected
+from wizard.validation.follow import FollowedRun
 from wizard.validation.launch import Launch, RayCluster
 from wizard.validation.launcher import HERE, Run
 from wizard.validation.plan_spec import spec_from_plan
@@ -61,7 +65,7 @@ class ValidateScreen(StepScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._run: Run | None = None
+        self._run: Run | FollowedRun | None = None
         self._fix: Fix | None = None
         self._busy = False
 
@@ -85,14 +89,14 @@ class ValidateScreen(StepScreen):
 
     @property
     def running(self) -> bool:
-        """Whether a run is going on, or about to."""
-        return self._busy
+        """Whether a run of this wizard is going on, or about to; one of somebody else ends with nobody here."""
+        return self._busy and not isinstance(self._run, FollowedRun)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer only what can be done now."""
         if action in ("start", "debug"):
-            return not self.running
-        return self.running if action in ("pause", "cancel") else True
+            return not self._busy
+        return self._busy if action in ("pause", "cancel") else True
 
     def action_start(self) -> None:
         """Start a run, or start it again."""
@@ -102,7 +106,7 @@ class ValidateScreen(StepScreen):
 
     @on(Button.Pressed, "#start")
     def _pressed(self) -> None:
-        if self.running:
+        if self._busy:
             self.notify("A run is going on; c cancels it.")
         else:
             self.action_start()
@@ -125,34 +129,65 @@ class ValidateScreen(StepScreen):
 
     async def action_cancel(self) -> None:
         """End the run and all its processes."""
-        if self._run is not None:
+        if isinstance(self._run, FollowedRun):
+            question = "Another wizard or command runs this validation. End it there?"
+            self.app.push_screen(Confirm(question, "End it"), self._end_followed)
+        elif self._run is not None:
             self._say("Cancelling …")
             await self._run.cancel()
 
+    async def _end_followed(self, agreed: bool | None) -> None:
+        if agreed and self._busy and self._run is not None:
+            self._say("Asked its wizard to end it …")
+            try:
+                await self._run.cancel()
+            except OSError as error:
+                self._say(f"It cannot be reached: {error.strerror}")
+
+    def attach(self, folder: Path) -> None:
+        """Watch a validation that another program runs."""
+        self.set_focus(self.query_one("#log"))
+        self._validate(folder)
+
     @work(exclusive=True, group="validation", exit_on_error=False)
-    async def _validate(self) -> None:
+    async def _validate(self, attached: Path | None = None) -> None:
+        """Run the Plan, or watch the run whose folder is given, until there is a verdict."""
         self._fix, self._run = None, None
         self._set_busy(True)
         self.query_one("#diagnosis", Static).update("")
         self._say("Starting …")
         try:
-            await self._follow()
+            if attached is None:
+                await self._start()
+            else:
+                run = FollowedRun(attached)
+                await self._follow(run, run.spec)
         except (ModelError, OSError, ValueError) as error:
             self._say(f"Could not start: {printable(str(error))}")
+        except Exception as error:  # the last resort: the answers are worth more than this run
+            self._say(unexpected(error))
         finally:
             self._set_busy(False)
 
-    async def _follow(self) -> None:
-        """Start the run and feed the panel until there is a verdict.
+    async def _start(self) -> None:
+        """Run the Plan.
 
         Raises:
             ModelError, OSError, ValueError: it could not be started.
         """
-        panel = self.query_one(ValidationPanel)
         spec = await asyncio.to_thread(self._make_spec(), self.app.plan)
+        await self._follow(await Run.start(spec, self.app.python, launch=self._launch()), spec)
+
+    async def _follow(self, run: Run | FollowedRun, spec: ValidationSpec) -> None:
+        """Feed the panel until there is a verdict.
+
+        Raises:
+            OSError, ValueError: the folder of a run that is only watched is gone.
+        """
+        panel = self.query_one(ValidationPanel)
+        self._run = run
         panel.begin(spec)
-        panel.prediction = _predicted(self.app.plan, spec)
-        self._run = run = await Run.start(spec, self.app.python, launch=self._launch())
+        panel.prediction = _predicted(self.app.plan, spec) if isinstance(run, Run) else None
         panel.say(f"run folder {run.folder}")
         self._say(f"Running {spec.world_size} ranks on {spec.device} …")
         async for event in run.events():
@@ -200,7 +235,8 @@ class ValidateScreen(StepScreen):
         found = diagnose_verdict(verdict, self.app.plan)
         if found is None:
             return
-        self._fix = found.fixes[0] if found.fixes else None
+        # Somebody else's run is of somebody else's Plan.
+        self._fix = found.fixes[0] if found.fixes and isinstance(self._run, Run) else None
         lines = [f"{found.title}: {found.what}", found.remedy]
         if self._fix is not None:
             lines.append(f"F4 or x: {self._fix.label}; then s runs again")

@@ -6,6 +6,7 @@ Data goes to stdout, messages to stderr. Exit codes: 0 done, 1 findings or a fai
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wizard import __version__
+from wizard.terminal import harmless, harmless_messages
 
 DONE, FOUND, USAGE, CANCELLED = 0, 1, 2, 130
 
@@ -32,6 +34,8 @@ COMMANDS = {
     "debug": "from a failure to its cause: climb with a configuration, or read a log",
 }
 """Each is `wizard.commands.<name>` with `add_arguments(parser)` and `run(arguments) -> exit code`."""
+COLOURED = ("serve",)
+"""Commands whose server prints in colours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,6 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _own_packages_first()
     command = next((word for word in arguments[:1] if word in COMMANDS), None)
+    with contextlib.ExitStack() as streams:
+        if command not in COLOURED:
+            streams.enter_context(contextlib.redirect_stderr(harmless_messages(sys.stderr)))
+            # What goes to a file or a pipe is data, and stays as it is.
+            if sys.stdout.isatty():
+                streams.enter_context(contextlib.redirect_stdout(harmless(sys.stdout)))
+        return _guarded(command, arguments)
+
+
+def _guarded(command: str | None, arguments: list[str]) -> int:
     try:
         return _run_command(command, arguments[1:]) if command else _run_wizard(arguments)
     except KeyboardInterrupt:
@@ -48,7 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except Exception as error:  # the last resort: one clear line, the traceback in a file
-        return _unexpected(error)
+        from wizard.unexpected import unexpected
+
+        print(f"verl-wizard: {unexpected(error)}", file=sys.stderr)
+        return FOUND
 
 
 def _own_packages_first() -> None:
@@ -106,20 +123,3 @@ def _only_lines() -> bool:
     if os.environ.get("TEXTUAL_DRIVER"):  # it draws elsewhere, such as in a browser
         return False
     return os.environ.get("TERM") == "dumb" or not (sys.stdin.isatty() and sys.stdout.isatty())
-
-
-def _unexpected(error: Exception) -> int:
-    import traceback
-
-    from wizard.state import state_folder
-
-    text = "".join(traceback.format_exception(error))
-    path = state_folder() / "error.log"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        where = f"; the traceback is in {path}"
-    except OSError:
-        where = f"; {path} cannot be written, so here is the traceback:\n{text}"
-    print(f"verl-wizard: unexpected {type(error).__name__}: {error}{where}", file=sys.stderr)
-    return FOUND

@@ -9,7 +9,6 @@ from pathlib import Path
 from wizard.plan import Plan
 from wizard.plan_file import FILE_NAME, load_plan
 from wizard.probe.machine import machine_text
-from wizard.session import run_going_on
 from wizard.text import printable
 
 
@@ -52,7 +51,32 @@ def _earlier(own: Path) -> Resume | None:
     when = time.strftime("%d %B %H:%M", time.localtime(own.stat().st_mtime))
     machine = machine_text(plan.machine) if plan.machine.gpus_per_node else "the CPU"
     question = f"This folder holds answers of {when}: {printable(plan.model.id)} on {machine}, {plan.algorithm.name}."
-    going_on = run_going_on()
-    if going_on is not None:
-        question += f"\nA validation is still going on in another window; its log is {going_on / 'log.txt'}."
     return Resume(plan, f"{question}\nStarting anew puts them aside.")
+
+
+@dataclass(frozen=True)
+class GoingOn:
+    """A validation that another program of this person runs now, offered at the start."""
+
+    folder: Path
+    question: str
+
+
+def going_on() -> GoingOn | None:
+    """Return the newest validation that goes on, None without one."""
+    from wizard.validation.run_folder import SPEC, NoRun, read_spec_of, run_going_on
+
+    folder = run_going_on()
+    if folder is None:
+        return None
+    try:
+        spec = read_spec_of(folder)
+        since = time.strftime("%H:%M", time.localtime((folder / SPEC).stat().st_mtime))
+    except (NoRun, OSError):
+        return None
+    model = printable(spec.model.rstrip("/").rpartition("/")[2] or "a model of its config")
+    return GoingOn(
+        folder,
+        f"A validation is going on since {since}: {model}, {spec.world_size} ranks on {spec.device}, started by "
+        f"another wizard or command ({folder}). Watch it? It goes on when you leave; it can be ended from there too.",
+    )

@@ -8,11 +8,8 @@ from pathlib import Path
 from wizard.files import FileExists, write_atomic
 from wizard.plan import Plan
 from wizard.plan_file import plan_to_yaml
-from wizard.state import state_folder
 
 HISTORY = 200
-FRESH_SECONDS = 5.0
-"""A rank's heartbeat younger than this comes from a run that is going on."""
 
 
 class Session:
@@ -97,18 +94,3 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
-
-
-def run_going_on(runs: Path | None = None) -> Path | None:
-    """Return the folder of a validation that another wizard is running now, the newest one."""
-    now = time.time()
-    try:
-        folders = sorted((runs or state_folder() / "runs").iterdir(), reverse=True)
-        return next((folder for folder in folders if _alive(folder, now)), None)
-    except OSError:
-        return None
-
-
-def _alive(folder: Path, now: float) -> bool:
-    beats = [beat.stat().st_mtime for beat in folder.glob("rank*.alive")]
-    return bool(beats) and now - max(beats) < FRESH_SECONDS and not (folder / "result.json").exists()

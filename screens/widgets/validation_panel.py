@@ -204,7 +204,7 @@ class ValidationPanel(Vertical):
             lines.append(rate + (f", MFU {float(str(mfu)):.1%}" if mfu is not None else ""))
         for name in ("loss", "unsharded_loss", "gradient_norm"):
             if name in self._values:
-                lines.append(f"{name.replace('_', ' ')}: {self._values[name]:.6g}")
+                lines.append(f"{name.replace('_', ' ')}: {float(str(self._values[name])):.6g}")
         return lines + self._memory_lines()
 
     def _fact_lines(self) -> list[str]:

@@ -55,7 +55,7 @@ def processes_of(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(RUN_VARIABLE) == folder.name and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(RUN_VARIABLE) == str(folder.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(" ".join(process.cmdline()))
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue

@@ -37,7 +37,7 @@ async def test_a_wrong_class_is_mended_by_one_key(app: WizardApp) -> None:
         assert screen.running
         await until(pilot, lambda: not screen.running, CLIMB_SECONDS)
         assert said(pilot, "#state").startswith("The Plan passed every rung"), said(pilot, "#state") + drawn(pilot)
-        assert "as planned" in drawn(pilot)
+        await until(pilot, lambda: "as planned" in drawn(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is validate)
 

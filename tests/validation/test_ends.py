@@ -27,12 +27,12 @@ Specs = Callable[..., ValidationSpec]
 DEADLINE_SECONDS = 60
 
 
-def processes_of(run: str) -> list[int]:
-    """Every process that carries a run's mark in its environment."""
+def processes_of(folder: Path) -> list[int]:
+    """Every process that carries the mark of a folder's run in its environment."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(RUN_VARIABLE) == run and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(RUN_VARIABLE) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
@@ -78,7 +78,7 @@ def test_killed_rank_is_lost_with_its_signal(make_spec: Specs, tmp_path: Path):
     assert (verdict.outcome, verdict.rank) == ("lost", 1), verdict.sentence
     assert "SIGKILL" in verdict.cause
     assert seconds < 30
-    assert processes_of(tmp_path.name) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_hung_rank_times_out_and_is_named(make_spec: Specs, tmp_path: Path):
@@ -87,7 +87,7 @@ def test_hung_rank_times_out_and_is_named(make_spec: Specs, tmp_path: Path):
     # A stopped process gives no heartbeat either; the step's limit is the shorter one here.
     assert verdict.outcome in ("timed out", "failed"), verdict.sentence
     assert verdict.step == "benchmark"
-    assert processes_of(tmp_path.name) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_cancel_ends_everything(make_spec: Specs, tmp_path: Path):
@@ -97,7 +97,7 @@ def test_cancel_ends_everything(make_spec: Specs, tmp_path: Path):
         lambda run: tasks.append(asyncio.get_running_loop().create_task(run.cancel())), "benchmark",
     )  # fmt: skip
     assert verdict.outcome == "cancelled", verdict.sentence
-    assert processes_of(tmp_path.name) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_killed_agent_takes_its_ranks_with_it(make_spec: Specs, tmp_path: Path):
@@ -106,7 +106,7 @@ def test_killed_agent_takes_its_ranks_with_it(make_spec: Specs, tmp_path: Path):
 
     verdict, _ = run_and(make_spec(benchmark_runs=500), tmp_path, kill_agent, "benchmark")
     assert verdict.outcome == "lost", verdict.sentence
-    until(lambda: processes_of(tmp_path.name) == [], "no process of the run is left")
+    until(lambda: processes_of(tmp_path) == [], "no process of the run is left")
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def plan_folder(tmp_path: Path, tiny: Path) -> Path:
 
 
 @pytest.fixture
-def command(plan_folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """`verl-wizard validate` in the middle of a run, and the run's name."""
+def command(plan_folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """`verl-wizard validate` in the middle of a run, and the run's folder."""
     state = plan_folder / "state"
     environment = {**os.environ, "XDG_STATE_HOME": str(state)}
     with (plan_folder / "out").open("wb") as out:
@@ -129,7 +129,7 @@ def command(plan_folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     runs = state / "verl-wizard" / "runs"
     until(lambda: process.poll() is not None or len(list(runs.glob("*/rank1.jsonl"))) == 1, "both ranks started")
     assert process.poll() is None, (plan_folder / "out").read_text()
-    yield process, next(runs.iterdir()).name
+    yield process, next(runs.iterdir())
     if process.poll() is None:
         process.kill()
         process.wait()
@@ -139,10 +139,10 @@ def command(plan_folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGHUP, 130), (signal.SIGKILL, -9)]
 )
 def test_signals_to_the_command_leave_no_orphan(
-    command: tuple[subprocess.Popen[bytes], str], number: signal.Signals, code: int
+    command: tuple[subprocess.Popen[bytes], Path], number: signal.Signals, code: int
 ):
-    process, name = command
-    assert processes_of(name)
+    process, folder = command
+    assert processes_of(folder)
     process.send_signal(number)
     assert process.wait(DEADLINE_SECONDS) == code
-    until(lambda: processes_of(name) == [], "no process of the run is left")
+    until(lambda: processes_of(folder) == [], "no process of the run is left")

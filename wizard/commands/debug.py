@@ -22,7 +22,7 @@ from wizard.diagnosis.scrub import scrub
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME as PLAN_NAME
 from wizard.plan_file import load_plan
-from wizard.validation.verdict import Verdict
+from wizard.validation.run_folder import NoRun, read_result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _explain(arguments: argparse.Namespace, target: Path) -> int:
     try:
         plan = load_plan(arguments.plan) if arguments.plan else Plan()
         found = _diagnosed(target, plan)
-    except PlanError as error:
+    except (PlanError, NoRun) as error:
         return fail(str(error), 2)
     except OSError as error:
         return fail(reason(error), 2)
@@ -84,17 +84,13 @@ def _explain(arguments: argparse.Namespace, target: Path) -> int:
 
 
 def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
-    result = target / "result.json"
     if not target.is_dir():
         with target.open("rb") as stream:
             if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode) and not os.isatty(stream.fileno()):
                 raise OSError(errno.EINVAL, "a device, not a log", str(target))
             return diagnose_log(read_lines(stream), plan)
-    if result.exists():
-        try:
-            verdict = msgspec.json.decode(result.read_bytes(), type=Verdict)
-        except msgspec.DecodeError as error:
-            raise OSError(errno.EINVAL, f"not the result of a validation: {error}", str(result)) from error
+    verdict = read_result(target)
+    if verdict is not None:
         return diagnose_verdict(verdict, plan)
     with (target / "log.txt").open("rb") as stream:
         return diagnose_log(read_lines(stream), plan)

@@ -68,9 +68,11 @@ def diagnose_verdict(verdict: Verdict, plan: Plan) -> Diagnosis | None:
     """Judge how a validation ended; None for one that did not fail."""
     if verdict.outcome in ("passed", "cancelled"):
         return None
-    frames = tuple(map(str, verdict.failure.get("frames", ())))
+    told = verdict.failure
+    frames = tuple(map(str, told["frames"])) if isinstance(told.get("frames"), (list, tuple)) else ()
     message = verdict.sentence if verdict.outcome == "timed out" else verdict.cause
-    memory = {name: size for name, size in verdict.failure.get("memory", {}).items() if isinstance(size, int)}
+    sizes = told["memory"] if isinstance(told.get("memory"), dict) else {}
+    memory = {name: size for name, size in sizes.items() if isinstance(size, int)}
     return diagnose(Evidence(message, frames, verdict.step, verdict.rank, memory=memory), plan)
 
 

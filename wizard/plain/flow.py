@@ -20,7 +20,7 @@ from wizard.memory.text import estimate_text
 from wizard.model.errors import ModelError
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.model.units import NoUnits
-from wizard.opening import Resume
+from wizard.opening import GoingOn, Resume
 from wizard.plain.questions import Question, Wrong, facts_of_step, questions_of
 from wizard.plain.talk import Back, GoTo, Move, Talk, Undo, commands_text
 from wizard.plan import Plan, PlanError
@@ -30,8 +30,11 @@ from wizard.session import Session
 from wizard.starter import following
 from wizard.steps import STEPS, Step
 from wizard.validation.event_text import event_text
+from wizard.validation.events import Event
+from wizard.validation.follow import FollowedRun
 from wizard.validation.launcher import Run
 from wizard.validation.plan_spec import spec_from_plan
+from wizard.validation.run_folder import NoRun
 from wizard.validation.spec import ValidationSpec
 from wizard.validation.verdict import Verdict
 
@@ -83,6 +86,28 @@ class PlainWizard:
             self._talk.say(f"The earlier answers stay where they are: {error.strerror}")
             return False
         return True
+
+    def offer_to_watch(self, found: GoingOn) -> None:
+        """Offer to follow the validation that another program runs; ctrl+c leaves it running."""
+        try:
+            if self._talk.agree(found.question):
+                self._talk.say(f"ctrl+c leaves it; `verl-wizard validate --attach {found.folder} --end` ends it.")
+                self._talk.say(asyncio.run(self._watched(FollowedRun(found.folder))).sentence)
+        except (Move, KeyboardInterrupt):
+            self._talk.say("It goes on.")
+        except (NoRun, OSError) as error:
+            self._talk.say(str(error))
+
+    async def _watched(self, run: FollowedRun) -> Verdict:
+        async for event in run.events():
+            self._say_event(event)
+        assert run.verdict is not None
+        return run.verdict
+
+    def _say_event(self, event: Event) -> None:
+        text = event_text(event)
+        if text:
+            self._talk.say(text.rstrip("\n"))
 
     def run(self) -> int:
         """Walk through the steps.
@@ -299,9 +324,7 @@ class PlainWizard:
         try:
             self._talk.say(f"Running {spec.world_size} ranks on {spec.device}; ctrl+c cancels. Run folder {run.folder}")
             async for event in run.events():
-                text = event_text(event)
-                if text:
-                    self._talk.say(text.rstrip("\n"))
+                self._say_event(event)
         finally:
             for number, handler in before.items():
                 loop.remove_signal_handler(number)

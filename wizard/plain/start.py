@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from wizard.files import FileExists
-from wizard.opening import opening
+from wizard.opening import going_on, opening
 from wizard.plain.flow import PlainWizard, Terminated
 from wizard.plain.talk import Quit, Talk
 from wizard.plan import PlanError
@@ -35,6 +35,9 @@ def run_plain(file: Path | None, *, resume: bool, python: str) -> int:
     try:
         if offer is not None and not wizard.resume(offer):
             return DONE
+        running = going_on()
+        if running is not None:
+            wizard.offer_to_watch(running)
         code = wizard.run()
     except Quit as left:
         code = USAGE if left.ended and not wizard.written else DONE

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from wizard.text import gib, printable
+from wizard.text import gib, printable, printable_lines
 from wizard.validation.events import Event
 
 
 def event_text(event: Event) -> str:
-    """Return an event as a line for people; empty for what only one rank need tell."""
+    """Return an event as lines for people; empty for what only one rank need tell."""
+    return printable_lines(_text(event))
+
+
+def _text(event: Event) -> str:
     data = event.data
     if event.kind == "failure":
         what = f"{data.get('exception')}: {printable(str(data.get('message')))}"

@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["step_started", "step_finished", "metric", "memory", "log", "failure", "lost", "finished"]
 KINDS = frozenset(("step_started", "step_finished", "metric", "memory", "log", "failure", "lost", "finished"))
 MAX_LINE_BYTES = 256 << 10
+_COUNT = re.compile(r"(?:^|_)(?:bytes|pid|parameters)$")
+_FIGURE = re.compile(r"(?:^|_)(?:seconds|second|mfu)$")
+_RESULT = re.compile(r"(?:^|_)(?:loss|norm)$")
+"""Names of values that are whole numbers, finite numbers, and numbers that a run may well find to be NaN."""
+_NOT_FINITE = ("nan", "inf", "-inf")
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,35 @@ def parse_line(line: str) -> Event | None:
         step, node = data.get("step", ""), data.get("node", "")
         if type(rank) is not int or not isinstance(more, dict):
             return None
-        if not isinstance(step, str) or not isinstance(node, str):
+        if not isinstance(step, str) or not isinstance(node, str) or not _sound(data["kind"], more):
             return None
         return Event(data["kind"], rank, float(time), step, more, node)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _sound(kind: Kind, data: dict[str, Any]) -> bool:
+    """Whether the data is what an event of this kind holds, so that whoever reads it need not doubt it."""
+    if kind == "step_finished" and "seconds" not in data:
+        return False
+    if kind == "log" and "message" not in data:
+        return False
+    if kind == "memory":
+        sizes = [value for name, value in data.items() if name != "phase"]
+        return isinstance(data.get("phase"), str) and all(map(_is_count, sizes))
+    if kind == "failure":
+        return isinstance(data.get("frames", []), list) and isinstance(data.get("memory", {}), dict)
+    return all(_fits(name, value) for name, value in data.items())
+
+
+def _fits(name: str, value: Any) -> bool:
+    if _COUNT.search(name):
+        return _is_count(value)
+    if _FIGURE.search(name) or _RESULT.search(name):
+        finite = isinstance(value, float) and math.isfinite(value)
+        return finite or _is_count(value) or (value in _NOT_FINITE and _RESULT.search(name) is not None)
+    return True
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and abs(value) < 1 << 63

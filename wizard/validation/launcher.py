@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-
-import msgspec
+from typing import IO
 
 from wizard.nodes.remote_stacks import ask_driver
-from wizard.state import state_folder
 from wizard.target import target_command
-from wizard.validation.events import Event, parse_line
+from wizard.validation.events import Event
 from wizard.validation.launch import Launch, RayCluster, Torchrun
 from wizard.validation.loss import KernelKills, explain_loss
 from wizard.validation.rank_environment import rank_variables
-from wizard.validation.reporter import event_file, heartbeat_file
+from wizard.validation.reporter import heartbeat_file
+from wizard.validation.run_folder import SPEC, asked_to_end, new_run_folder, own, write_result
+from wizard.validation.signs import EventReader, Heartbeats
 from wizard.validation.spec import RankSpec, write_spec
 from wizard.validation.stacks import ask_stacks
 from wizard.validation.verdict import RunState, Verdict, with_stacks
@@ -31,21 +29,20 @@ END_SECONDS = 10.0
 """How long the agent may take to end its processes; it needs `agent.GRACE_SECONDS` for those that resist."""
 HERE = Torchrun()
 RUN_VARIABLE = "VERL_WIZARD_RUN"
-"""Set in every process of a run, so that none can hide."""
-
-
-def new_run_folder(parent: Path | None = None) -> Path:
-    """Make and return a folder for one run."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    folder = (parent or state_folder() / "runs") / name
-    folder.mkdir(parents=True, mode=0o700)
-    return folder
+"""Set to the run's folder in every process of a run, so that none can hide."""
 
 
 class Run:
     """One validation run: its processes, its event stream, its verdict."""
 
-    def __init__(self, spec: RankSpec, folder: Path, process: asyncio.subprocess.Process, launch: Launch) -> None:
+    def __init__(
+        self,
+        spec: RankSpec,
+        folder: Path,
+        process: asyncio.subprocess.Process,
+        launch: Launch,
+        lock: IO[bytes],
+    ) -> None:
         self.spec = spec
         self.folder = folder
         self.verdict: Verdict | None = None
@@ -54,10 +51,11 @@ class Run:
         self.state = RunState(self.ranks, spec.step_limit_seconds, time.monotonic())
         self._launch = launch
         self._process = process
-        self._cancelled = False
+        self._lock = lock
+        self._cancelled_at: float | None = None
         self._kernel: KernelKills | None = None
-        self._offsets = dict.fromkeys(self.ranks, 0)
-        self._rests = dict.fromkeys(self.ranks, "")
+        self._reader = EventReader(folder, self.ranks)
+        self._heartbeats = Heartbeats(folder, self.ranks)
 
     @classmethod
     async def start(
@@ -70,43 +68,64 @@ class Run:
             OSError: the folder cannot be made, or the interpreter cannot be started.
         """
         folder = folder or new_run_folder()
-        spec_file = folder / "spec.json"
-        write_spec(spec, spec_file)
-        with (folder / "log.txt").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *target_command(python, "wizard.validation.agent", launch.argv(spec, python, spec_file, folder)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, RUN_VARIABLE: folder.name, **rank_variables(spec.device, spec.world_size, folder)},
-            )
-        return cls(spec, folder, process, launch)
+        lock = own(folder)
+        try:
+            spec_file = folder / SPEC
+            write_spec(spec, spec_file)
+            with (folder / "log.txt").open("wb") as log:
+                process = await asyncio.create_subprocess_exec(
+                    *target_command(python, "wizard.validation.agent", launch.argv(spec, python, spec_file, folder)),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env={
+                        **os.environ,
+                        RUN_VARIABLE: str(folder.resolve()),
+                        **rank_variables(spec.device, spec.world_size, folder),
+                    },
+                )
+        except BaseException:
+            lock.close()
+            raise
+        return cls(spec, folder, process, launch, lock)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield events of all ranks as they come, until there is a verdict and all processes are gone."""
         try:
             while self.verdict is None:
                 ended = self._process.returncode is not None
-                for event in self._new_events():
+                for event in self._reader.read():
                     if not isinstance(self._launch, RayCluster):
                         self._kernel = self._kernel or KernelKills(self._process.pid)
                     self.state.feed(event, time.monotonic())
                     yield event
-                if ended:
+                if ended and self._reader.caught_up:
                     assert self._process.returncode is not None
-                    tail = self.log_tail()
-                    verdict = self.state.ended(self._process.returncode, tail, cancelled=self._cancelled)
+                    tail, cancelled = self.log_tail(), self._cancelled_at is not None
+                    verdict = self.state.ended(self._process.returncode, tail, cancelled=cancelled)
                     self.verdict = explain_loss(verdict, self.folder, self._kernel)
-                elif not self._cancelled:
-                    now = self.state.verdict(time.monotonic(), self._silence())
-                    self.verdict = now and explain_loss(await self._located(now), self.folder, self._kernel)
-                if self.verdict is None:
+                elif not ended:
+                    self.verdict = await self._so_far()
+                if self.verdict is None and not ended:
                     with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(asyncio.shield(self._process.wait()), POLL_SECONDS)
         finally:
+            self.verdict = self.verdict or Verdict("cancelled", self.state.step)
             await self._end()
-            self._write_result()
+            write_result(self.folder, self.verdict)
+            self._lock.close()
+
+    async def _so_far(self) -> Verdict | None:
+        """Return the verdict of a run whose processes are still there; None while it goes on."""
+        now = time.monotonic()
+        if self._cancelled_at is None:
+            if asked_to_end(self.folder):
+                await self.cancel()
+                return None
+            verdict = self.state.verdict(now, self._heartbeats.silent_seconds(now))
+            return verdict and explain_loss(await self._located(verdict), self.folder, self._kernel)
+        return Verdict("cancelled", self.state.step) if now - self._cancelled_at > END_SECONDS else None
 
     async def _located(self, verdict: Verdict) -> Verdict:
         """Add where every rank is, while the ranks are still there to be asked."""
@@ -126,7 +145,7 @@ class Run:
 
     async def cancel(self) -> None:
         """End the run; `events` then ends with the verdict `cancelled`."""
-        self._cancelled = True
+        self._cancelled_at = self._cancelled_at or time.monotonic()
         self._let_go()
 
     def log_tail(self) -> str:
@@ -152,33 +171,17 @@ class Run:
                 # Then the kernel takes the agent's children with it (PR_SET_PDEATHSIG).
                 self._process.kill()
                 await self._process.wait()
+        if self._process.returncode:
+            # An agent that was killed ends nobody: what the ranks have started themselves would stay.
+            await asyncio.to_thread(_kill_all_of, self.folder)
 
-    def _new_events(self) -> list[Event]:
-        found: list[Event] = []
-        for rank in self.ranks:
-            try:
-                with event_file(self.folder, rank).open("rb") as stream:
-                    stream.seek(self._offsets[rank])
-                    data = stream.read()
-            except OSError:
-                continue
-            self._offsets[rank] += len(data)
-            *lines, self._rests[rank] = (self._rests[rank] + data.decode("utf-8", "replace")).split("\n")
-            found += [event for line in lines if (event := parse_line(line)) is not None]
-        return sorted(found, key=lambda event: event.time)
 
-    def _silence(self) -> dict[int, float]:
-        """Seconds since each rank's heartbeat. Wall clock: a jump of it is capped by what has really passed."""
-        silent: dict[int, float] = {}
-        running = time.monotonic() - min(state.step_since for state in self.state.ranks.values())
-        for rank in self.ranks:
-            with contextlib.suppress(OSError):
-                age = time.time() - heartbeat_file(self.folder, rank).stat().st_mtime
-                silent[rank] = min(age, running)
-        return silent
+def _kill_all_of(folder: Path) -> None:
+    """Kill every process that carries a run's mark in its environment."""
+    import psutil
 
-    def _write_result(self) -> None:
-        if self.verdict is not None:
-            with contextlib.suppress(OSError):
-                text = json.dumps(msgspec.to_builtins(self.verdict) | {"sentence": self.verdict.sentence}, indent=1)
-                (self.folder / "result.json").write_text(text, encoding="utf-8")
+    mark = str(folder.resolve())
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(RUN_VARIABLE) == mark:
+                process.kill()
