@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tools.bench.feeder import stand_in_interpreter
-from tools.bench.results import Result, Spread
+from tools.bench.results import Result, Spread, spread_note
 from tools.bench.terminal import Terminal, TerminalError
 from tools.bench.wizard_terminal import BACKSPACE, SHIFT_TAB, STATE_FOLDER, STEPS, TAB, generate, go_to, open_wizard
 
@@ -110,8 +110,7 @@ def live(seconds: float = 15.0) -> list[Result]:
 
 
 def _key_result(group: str, name: str, keys: Spread, limit_ms: float | None) -> Result:
-    note = f"median {keys.median:.1f} ms, longest {max(keys.values):.0f} ms"
-    return Result(group, name, keys.p95, "ms", limit_ms, samples=len(keys.values), note=note)
+    return Result(group, name, keys.p95, "ms", limit_ms, samples=len(keys.values), note=spread_note(keys))
 
 
 def flood(seconds: float) -> list[Result]:

@@ -65,6 +65,11 @@ class Spread:
         return statistics.quantiles(self.values, n=20, method="inclusive")[-1]
 
 
+def spread_note(spread: Spread) -> str:
+    """Return what a spread of milliseconds is beside its p95."""
+    return f"median {spread.median:.1f} ms, longest {max(spread.values):.0f} ms"
+
+
 def machine() -> dict[str, object]:
     """Return what the numbers were measured on, without a name of the host."""
     return {
