@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
 from wizard.findings import Finding
-from wizard.memory import PredictionError, predict
+from wizard.memory import group_peaks
 from wizard.placing import (
     FORM,
     LAYOUTS,
@@ -77,11 +77,7 @@ class PlacementScreen(StepScreen):
     def judged(self, findings: Sequence[Finding]) -> None:
         super().judged(findings)
         plan = self.app.plan
-        try:
-            peaks = predict(plan).groups
-        except PredictionError:
-            peaks = ()
-        self.query_one("#roles", Static).update("\n".join(placement_lines(plan, peaks)))
+        self.query_one("#roles", Static).update("\n".join(placement_lines(plan, group_peaks(plan))))
 
     def _offer(self, refusals: dict[str, str]) -> None:
         if refusals == self._refusals:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wizard.memory.prediction import GroupPeak
+from wizard.memory.text import peak_text
 from wizard.plan import GpuGroup, Plan, Role
-from wizard.text import gib
 from wizard.verl.pools import is_v1
 
 
@@ -102,16 +102,6 @@ def placement_lines(plan: Plan, peaks: tuple[GroupPeak, ...] = ()) -> list[str]:
             f"{line}  {peak_text(peak, machine.gpu_memory_bytes)}" for line, peak in zip(lines, peaks, strict=True)
         ]
     return lines
-
-
-def peak_text(group: GroupPeak, capacity_bytes: int) -> str:
-    """Return what one GPU of a group needs at most, and when."""
-    phase = group.peak
-    if phase is None:
-        return "its memory is not predicted"
-    text = gib(phase.needed_bytes) + (f" of {gib(capacity_bytes)}" if capacity_bytes else "")
-    over = " TOO MUCH" if capacity_bytes and not phase.fits(capacity_bytes) else ""
-    return f"{text}{over} in {phase.name.replace('_', ' ')}"
 
 
 def groups_text(groups: tuple[GpuGroup, ...]) -> str:

@@ -140,7 +140,8 @@ def _algorithm(name: AlgorithmName) -> Algorithm:
 
 
 def _with_batches(plan: Plan) -> Plan:
-    ranks = plan.world_size
+    # Roles on GPUs of their own deal the same batches out to another number of ranks.
+    ranks = math.lcm(*(plan.ranks(role) for role in plan.roles if role not in ("rollout", "reward")))
     step = ranks // math.gcd(ranks, plan.rollout.n)
     mini = -(-SMALLEST_MINI_BATCH // step) * step
     longest = plan.data.longest_sequence
@@ -163,8 +164,8 @@ def _with_rollout(plan: Plan) -> Plan:
         return plan
     sizes = [
         size
-        for size in range(1, plan.machine.gpus_per_node + 1)
-        if plan.machine.gpus_per_node % size == 0 and architecture.num_attention_heads % size == 0
+        for size in range(1, plan.gpus_of_node("rollout") + 1)
+        if plan.gpus_of_node("rollout") % size == 0 and architecture.num_attention_heads % size == 0
     ]
     weights = WEIGHT_BYTES * architecture.parameters
     enough = next((size for size in sizes if weights / size <= memory), sizes[-1])

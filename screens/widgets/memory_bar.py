@@ -7,6 +7,7 @@ from textual.widgets import Static
 
 from wizard.memory import PredictionError, predict
 from wizard.memory.prediction import PhasePeak, Prediction
+from wizard.memory.text import group_text
 from wizard.plan import Plan
 from wizard.text import gib, printable
 
@@ -58,9 +59,13 @@ def phase_line(phase: PhasePeak, capacity_bytes: int, width: int) -> Text:
 
 
 def memory_text(prediction: Prediction, width: int, *, only_peak: bool = False) -> Text:
-    """Return all phases, or the one that needs most, and the host's share."""
-    phases = (prediction.peak,) if only_peak else prediction.phases
-    lines = [phase_line(phase, prediction.gpu_memory_bytes, width) for phase in phases]
+    """Return all phases by the GPUs they run on, or the one that needs most, and the host's share."""
+    lines: list[Text] = []
+    for group in prediction.groups:
+        if prediction.has_groups and not only_peak:
+            lines.append(Text(group_text(group), style="bold"))
+        phases = [phase for phase in group.phases if not only_peak or phase is prediction.peak]
+        lines += [phase_line(phase, prediction.gpu_memory_bytes, width) for phase in phases]
     host = f"host memory a node: {gib(prediction.host_bytes_per_node)}"
     if prediction.host_memory_bytes:
         host += f" of {gib(prediction.host_memory_bytes)}"

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from generators import render, write
+from wizard.findings import Severity
 from wizard.placing import parse_groups
 from wizard.plan import Placement, Plan, Target
 from wizard.probe.machine import parse_machine
@@ -47,6 +48,15 @@ def test_a_split_critic_is_noted_and_gets_its_module():
     assert "VERL_USE_EXTERNAL_MODULES=verl_wizard_roles" in files["run.sh"]
     assert composed(plan)["trainer"]["n_gpus_per_node"] == 6
     assert "_setup" not in files[MODULE], "the reference stays fused with the actor"
+
+
+def test_a_fitted_plan_suits_groups_of_every_size():
+    """Three and two GPUs: batches divide over all of them, the rollout's replicas over its own."""
+    plan = ppo("actor+ref=1x3; rollout=1x3; critic=1x2")
+    assert [finding for finding in check_plan(plan) if finding.severity is Severity.ERROR] == []
+    samples = plan.batches.mini_batch_size * plan.rollout.n
+    assert samples % 3 == 0
+    assert samples % 2 == 0
 
 
 def test_what_configuration_expresses_needs_no_module():

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from wizard.cli import main
-from wizard.plan import Plan
+from wizard.model.catalog import preset
+from wizard.placing import parse_groups
+from wizard.plan import Algorithm, Placement, Plan
 from wizard.plan_file import FILE_NAME, plan_to_yaml
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -44,8 +46,6 @@ def test_shortcuts_give_the_measured_peaks(
 
 
 def test_a_plan_and_its_folder_give_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from wizard.model.catalog import preset
-
     plan = Plan(architecture=preset(MODEL))
     (tmp_path / FILE_NAME).write_text(plan_to_yaml(plan))
     from_file = estimate(capsys, str(tmp_path / FILE_NAME), "--gpus", "8x80GB")
@@ -54,6 +54,22 @@ def test_a_plan_and_its_folder_give_the_same(capsys: pytest.CaptureFixture[str],
     smaller = estimate(capsys, str(tmp_path), "--gpus", "8x80GB", "--set", "actor.fsdp_size=4")
     sizes = [each["phases"]["actor_update"]["breakdown"]["optimizer"] for each in (from_file, smaller)]
     assert sizes[1] == pytest.approx(2 * sizes[0])
+
+
+def test_groups_of_roles_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    groups = parse_groups("actor+rollout+ref=1x7; critic=1x1")
+    plan = Plan(architecture=preset(MODEL), algorithm=Algorithm(name="ppo"), placement=Placement(groups))
+    (tmp_path / FILE_NAME).write_text(plan_to_yaml(plan))
+    found = estimate(capsys, str(tmp_path), "--gpus", "8x80GB")
+    trainers, critic = found["groups"]
+    assert (critic["roles"], critic["nodes"], critic["gpus_per_node"]) == (["critic"], 1, 1)
+    assert critic["phases"] == ["critic_update"]
+    assert critic["needed_bytes"] == found["phases"]["critic_update"]["needed_bytes"]
+    assert trainers["needed_bytes"] == max(found["phases"][name]["needed_bytes"] for name in trainers["phases"])
+    # 16 bytes a parameter of a 7B model are 105 GiB on one GPU, 15 on each of seven.
+    assert (trainers["fits"], critic["fits"], found["fits"]) == (True, False, False)
+    main(["estimate", str(tmp_path), "--gpus", "8x80GB"])
+    assert "critic (1 × 1): " in capsys.readouterr().out
 
 
 def test_what_does_not_fit_exits_1_and_offers_remedies(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from wizard.memory import Exact, PredictionError, predict
 from wizard.memory.compare import compare
 from wizard.memory.predict import actor_update_phase
 from wizard.memory.roles import role_shape
+from wizard.memory.rollout import CUDA_CONTEXT_BYTES
 from wizard.memory.roofline import step_time
 from wizard.plan import Algorithm, Fsdp, GpuGroup, Model, Placement, Plan
 
@@ -104,6 +105,55 @@ def test_roles_apart_do_not_add_up() -> None:
     critic = predict(apart).phase("critic_update")
     assert critic
     assert critic.breakdown["optimizer"] < 8.1 * architecture_of(Case()).parameters / 4
+
+
+def test_a_group_holds_its_own_roles_and_nothing_of_the_others() -> None:
+    """With as many ranks as before, what a role needs shrinks by what the others left on its GPUs: the sharded states
+    of the trained ones (fp32 weights and two Adam moments), the sleeping engine's graphs and its CUDA context."""
+    together = plan(algorithm=Algorithm(name="ppo"))
+    groups = (GpuGroup(("actor", "rollout"), 1, 8), GpuGroup(("critic",), 1, 8), GpuGroup(("ref",), 1, 8))
+    wide = replace(BIG, gpus_per_node=24)
+    apart = predict(replace(together, machine=wide, placement=Placement(groups)))
+    [whole] = predict(together).groups
+    assert [phase.name for phase in whole.phases] == [phase.name for phase in apart.phases]
+    assert [[phase.name for phase in group.phases] for group in apart.groups] == [
+        ["actor_update", "log_prob", "rollout", "weight_sync"], ["critic_update"], ["ref_log_prob"]
+    ]  # fmt: skip
+    parameters = architecture_of(Case()).parameters
+    states = {"actor": 12 * parameters / 8, "critic": 12 * role_shape(together, "critic").parameters / 8}
+    engine = 2**30 + CUDA_CONTEXT_BYTES
+    left = {
+        "actor_update": states["critic"], "log_prob": states["critic"], "rollout": states["critic"],
+        "weight_sync": states["critic"], "critic_update": states["actor"] + engine,
+        "ref_log_prob": states["actor"] + states["critic"] + engine,
+    }  # fmt: skip
+    for phase in whole.phases:
+        alone = apart.phase(phase.name)
+        assert alone
+        assert phase.needed_bytes - alone.needed_bytes == pytest.approx(left[phase.name], rel=1e-6), phase.name
+    for group in apart.groups:
+        assert group.peak
+        assert group.peak.needed_bytes == max(phase.needed_bytes for phase in group.phases)
+
+
+def test_half_the_ranks_double_a_roles_shard() -> None:
+    ppo = plan(algorithm=Algorithm(name="ppo"))
+    sizes = []
+    for gpus in (4, 2):
+        groups = (GpuGroup(("actor", "rollout", "ref"), 1, 4), GpuGroup(("critic",), 1, gpus))
+        phase = predict(replace(ppo, placement=Placement(groups))).phase("critic_update")
+        assert phase
+        sizes.append(phase.breakdown["parameters"])
+    assert sizes[1] == pytest.approx(2 * sizes[0])
+
+
+def test_the_host_counts_the_ranks_a_node_has_of_each_role() -> None:
+    """A critic over two of a node's eight GPUs keeps one copy of its states on the host, not four."""
+    offloaded = Fsdp(param_offload=True, optimizer_offload=True)
+    ppo = plan(algorithm=Algorithm(name="ppo", use_kl_loss=False), critic=offloaded)
+    groups = (GpuGroup(("actor", "rollout"), 1, 6), GpuGroup(("critic",), 1, 2))
+    host = predict(replace(ppo, placement=Placement(groups))).host_breakdown
+    assert host["offloaded state"] == pytest.approx(12 * role_shape(ppo, "critic").parameters)
 
 
 def test_rollout_takes_its_share_of_the_gpu() -> None:

@@ -136,6 +136,17 @@ def to_json(prediction: Prediction, time: StepTime) -> dict[str, Any]:
             }
             for phase in prediction.phases
         },
+        "groups": [
+            {
+                "roles": group.group.roles,
+                "nodes": group.group.nodes,
+                "gpus_per_node": group.group.gpus_per_node,
+                "phases": [phase.name for phase in group.phases],
+                "needed_bytes": group.peak.needed_bytes if group.peak else None,
+                "fits": group.fits(prediction.gpu_memory_bytes),
+            }
+            for group in prediction.groups
+        ],
         "gpu_memory_bytes": prediction.gpu_memory_bytes,
         "host_bytes_per_node": prediction.host_bytes_per_node,
         "host_breakdown": prediction.host_breakdown,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from wizard.memory.host import host_memory
 from wizard.memory.predict import PLANNED, groups_of, phases_of
-from wizard.memory.prediction import PhasePeak, Prediction, PredictionError
+from wizard.memory.prediction import GroupPeak, PhasePeak, Prediction, PredictionError
 from wizard.memory.remedies import remedies, token_budget
 from wizard.memory.roles import Exact
 from wizard.model.units import NoUnits
 from wizard.plan import Plan
 
-__all__ = ["Exact", "PhasePeak", "Prediction", "PredictionError", "predict"]
+__all__ = ["Exact", "GroupPeak", "PhasePeak", "Prediction", "PredictionError", "group_peaks", "predict"]
+
+
+def group_peaks(plan: Plan) -> tuple[GroupPeak, ...]:
+    """Return what one GPU of each group of roles goes through; nothing where that cannot be predicted."""
+    try:
+        return predict(plan).groups
+    except PredictionError:
+        return ()
 
 
 def predict(plan: Plan, exact: Exact = PLANNED) -> Prediction:

@@ -58,6 +58,10 @@ class GroupPeak:
         """The phase that needs most of the group's GPUs."""
         return max(self.phases, key=lambda phase: phase.needed_bytes, default=None)
 
+    def fits(self, memory_bytes: int) -> bool | None:
+        """Return whether GPUs of that size can run the group's phases; None for 0, which is an unknown size."""
+        return all(phase.fits(memory_bytes) for phase in self.phases) if memory_bytes else None
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -87,6 +91,11 @@ class Prediction:
         """Whether every phase fits the GPU; None when its memory is unknown."""
         memory = self.gpu_memory_bytes
         return all(phase.fits(memory) for phase in self.phases) if memory else None
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether roles have GPUs of their own."""
+        return len(self.groups) > 1
 
     @property
     def fits_host(self) -> bool | None:

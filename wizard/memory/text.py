@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wizard.memory.prediction import Prediction
+from wizard.memory.prediction import GroupPeak, Prediction
 from wizard.memory.roofline import StepTime
 from wizard.text import gib, table
 
@@ -20,6 +20,8 @@ def estimate_text(prediction: Prediction, time: StepTime) -> str:
         for phase in prediction.phases
     ]
     lines = [table(("phase", "allocated", "needed", "at", "held by"), rows), ""]
+    if prediction.has_groups:
+        lines += ["a GPU of each group, at its peak:", *(f"  {group_text(group)}" for group in prediction.groups), ""]
     if prediction.gpu_memory_bytes:
         verdict = "fits" if prediction.fits_gpu else "does not fit"
         lines.append(f"{verdict} {gib(prediction.gpu_memory_bytes)} a GPU; largest token budget of the update: "
@@ -32,6 +34,21 @@ def estimate_text(prediction: Prediction, time: StepTime) -> str:
     lines += [f"  {name}: {seconds:.3f} s" for name, seconds in time.parts.items()]
     lines += [f"  assumes {assumption}" for assumption in time.assumptions]
     return "\n".join(lines)
+
+
+def group_text(group: GroupPeak) -> str:
+    """Return a group's roles, its GPUs, and what one of them needs at most."""
+    return f"{' + '.join(group.group.roles)} ({group.group.nodes} × {group.group.gpus_per_node}): {peak_text(group)}"
+
+
+def peak_text(group: GroupPeak, capacity_bytes: int = 0) -> str:
+    """Return what one GPU of a group needs at most, and in which phase."""
+    phase = group.peak
+    if phase is None:
+        return "its memory is not predicted"
+    text = gib(phase.needed_bytes) + (f" of {gib(capacity_bytes)}" if capacity_bytes else "")
+    over = " TOO MUCH" if group.fits(capacity_bytes) is False else ""
+    return f"{text}{over} in {phase.name.replace('_', ' ')}"
 
 
 def _largest(sizes: dict[str, int], shown: int = 4) -> list[tuple[str, int]]:

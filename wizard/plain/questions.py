@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from wizard.derived import derive, derived_text, idle_fields, ulysses_text
 from wizard.field_help import field_help
+from wizard.memory import group_peaks
 from wizard.model.describe import facts_of, matching_presets, model_and_revision
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.resolve import resolve_model
@@ -77,7 +78,7 @@ def facts_of_step(step: Step, plan: Plan) -> Iterator[str]:
         yield derived_text(derive(plan))
         yield ulysses_text(plan)
     elif step.id == "placement":
-        yield from placement_lines(plan)
+        yield from placement_lines(plan, group_peaks(plan))
 
 
 def _field(path: str) -> Question:

@@ -64,7 +64,7 @@ def _no_ulysses() -> Fix:
 def _smaller_tensor_parallel(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     heads = plan.architecture.num_attention_heads if plan.architecture else 0
     for size in range(plan.rollout.tensor_parallel_size - 1, 0, -1):
-        if plan.world_size % size == 0 and heads % size == 0:
+        if plan.ranks("rollout") % size == 0 and heads % size == 0:
             return (set_fields(f"tensor parallel size {size}", rollout__tensor_parallel_size=size),)
     return ()
 

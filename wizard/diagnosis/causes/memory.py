@@ -109,7 +109,7 @@ def _more_for_cache(match: re.Match[str], plan: Plan) -> tuple[Fix, ...]:
     if share <= 0.9:
         fixes += (set_fields(f"rollout takes {share:g} of the GPU", rollout__gpu_memory_utilization=share),)
     wider = plan.rollout.tensor_parallel_size * 2
-    if plan.world_size % wider == 0:
+    if plan.ranks("rollout") % wider == 0:
         fixes += (set_fields(f"tensor parallel size {wider}", rollout__tensor_parallel_size=wider),)
     return fixes
 
