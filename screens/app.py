@@ -14,10 +14,10 @@ from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.events import DescendantFocus
-from textual.filter import LineFilter
+from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
 from textual.worker import WorkerFailed
 
 from screens.base import StepScreen
@@ -66,6 +66,14 @@ class WizardApp(App[int], inherit_bindings=False):
     ENABLE_COMMAND_PALETTE = True
     BINDING_GROUP_TITLE = "Everywhere"
     ANIMATION_LEVEL = "none"
+    # Without colours the focus has to be seen in characters and their attributes. Underlined, as lists lose `reverse`.
+    CSS = """
+    OptionList:nocolor:focus > .option-list--option-highlighted { text-style: bold underline; }
+    DataTable:nocolor:focus > .datatable--cursor, Select:nocolor:focus > SelectCurrent Static#label,
+    Input:nocolor > .input--selection, Input:nocolor > .input--cursor { text-style: reverse; }
+    FindingsPanel:nocolor:focus { border-top: heavy $accent; }
+    RichLog:nocolor:focus, VerticalScroll:nocolor:focus { border-left: heavy $accent; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [
         # Priority: keys that arrive in one burst, as over a slow line, must each meet the focus the one before left.
         Binding("f1", "help", "Help", id="help", tooltip="Explain this step and the field", priority=True),
@@ -94,6 +102,7 @@ class WizardApp(App[int], inherit_bindings=False):
         ascii_only: bool = False,
         offer: Resume | None = None,
         keys: UserKeys = DEFAULT_KEYS,
+        theme: str = "",
         going_on: GoingOn | None = None,
     ) -> None:
         super().__init__()
@@ -104,7 +113,11 @@ class WizardApp(App[int], inherit_bindings=False):
         self.inspector = InspectorProcess(self.python)
         self._offer = offer
         self._going_on = going_on
-        self._own_filters = [JoinFilter(), PrintableFilter(), *([AsciiFilter()] if ascii_only else [])]
+        # Textual answers NO_COLOR with shades of grey, which are colours to a terminal.
+        colours = [NoColor()] if self.no_color else []
+        self._own_filters = [*colours, JoinFilter(), PrintableFilter(), *([AsciiFilter()] if ascii_only else [])]
+        if theme:
+            self.theme = theme
         self._steps: dict[str, StepScreen] = {}
         self._judging: Timer | None = None
         self._interrupted_at = -INTERRUPT_SECONDS
@@ -114,8 +127,8 @@ class WizardApp(App[int], inherit_bindings=False):
         return [*super().get_line_filters(), *self._own_filters]
 
     def get_key_display(self, binding: Binding) -> str:
-        """Return a binding's key as people read it."""
-        return shown_key(binding.key)
+        """Return a binding's key for the footer, where `^q` is ctrl+q."""
+        return shown_key(binding.key).replace("ctrl+", "^")
 
     def keyed(self, text: str, screen: type[Screen[Any]] = Screen) -> str:
         """Return a text in which `{id}` stands for the keys of that binding, as this person has set them."""
@@ -239,9 +252,11 @@ class WizardApp(App[int], inherit_bindings=False):
                 self.session.save(overwrite=True)
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """No field blinks: over SSH each blink is bytes."""
+        """No field blinks, since over SSH each blink is bytes; a list shows where in it the keys are."""
         if isinstance(event.widget, Input):
             event.widget.cursor_blink = False
+        elif isinstance(event.widget, OptionList) and event.widget.highlighted is None:
+            event.widget.action_first()
 
     @work(exclusive=True, group="inspector")
     async def warm_inspector(self) -> None:

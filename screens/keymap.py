@@ -88,11 +88,9 @@ def _where(owner: type[DOMNode]) -> str:
 
 
 def shown_key(key: str) -> str:
-    """Return a key as people read it: `F4`, `^q`, `?`."""
+    """Return a key as people read it: `F4`, `ctrl+q`, `?`."""
     *modifiers, name = key.split("+")
-    name = name.upper() if name[1:].isdigit() else format_key(name)
-    caret = "^" if "ctrl" in modifiers else ""
-    return "+".join([*(word for word in modifiers if word != "ctrl"), caret + name])
+    return "+".join([*modifiers, name.upper() if name[1:].isdigit() else format_key(name)])
 
 
 def keyed(text: str, keys: Mapping[str, str], *types: type[DOMNode]) -> str:

@@ -43,8 +43,9 @@ class ValidateScreen(StepScreen):
     guide = (
         "The run uses the GPUs of this machine, as many as the Plan has, or two ranks with gloo on its CPU. "
         "With Ray nodes it spreads over so many nodes of the running Ray cluster (RAY_ADDRESS, else the one here). "
-        "s starts it, p pauses the display, c cancels; "
-        "when it fails, F4/x applies the first fix and s runs again. d debugs: short runs from one device to the whole "
+        "{validate-start} starts it, {validate-pause} pauses the display, {validate-cancel} cancels; "
+        "when it fails, {fix}/{fix-letter} applies the first fix and {validate-start} runs again. {validate-debug} "
+        "debugs: short runs from one device to the whole "
         "Plan, each adding one thing, compared with each other. Random weights: only shapes, no checkpoint. "
         "verl's engine: verl's own class, built from the configuration that is written, shards and steps; else torch's "
         "FSDP, used as verl does."
@@ -78,7 +79,7 @@ class ValidateScreen(StepScreen):
             yield Input("", "none", id="nodes", type="integer", compact=True)
             yield Tick("random weights", id="random")
             yield Tick("verl's engine", id="verl")
-        yield Static("Not run yet: F5 or s starts it.", id="verdict", markup=False)
+        yield Static(self._keyed("Not run yet: {validate-start} starts it."), id="verdict", markup=False)
         yield Static("", id="diagnosis", markup=False)
         yield ValidationPanel()
 
@@ -107,7 +108,7 @@ class ValidateScreen(StepScreen):
     @on(Button.Pressed, "#start")
     def _pressed(self) -> None:
         if self._busy:
-            self.notify("A run is going on; c cancels it.")
+            self.notify(self._keyed("A run is going on; {validate-cancel} cancels it."))
         else:
             self.action_start()
 
@@ -239,8 +240,12 @@ class ValidateScreen(StepScreen):
         self._fix = found.fixes[0] if found.fixes and isinstance(self._run, Run) else None
         lines = [f"{found.title}: {found.what}", found.remedy]
         if self._fix is not None:
-            lines.append(f"F4 or x: {self._fix.label}; then s runs again")
+            key, again = self._keyed("{fix}/{fix-letter}"), self._keyed("{validate-start} runs again")
+            lines.append(f"{key}: {self._fix.label}; then {again}")
         self.query_one("#diagnosis", Static).update(printable_lines(lines))
+
+    def _keyed(self, text: str) -> str:
+        return self.app.keyed(text, ValidateScreen)
 
     def _say(self, text: str) -> None:
         self.query_one("#verdict", Static).update(text)

@@ -102,6 +102,7 @@ def _run_wizard(arguments: list[str]) -> int:
     parser.add_argument("--resume", action="store_true", help="go on with verl-wizard.yaml in this folder")
     parser.add_argument("--python", default="", metavar="PATH", help="interpreter that trains (default: this one)")
     parser.add_argument("--ascii", action="store_true", help="no characters beyond ASCII")
+    parser.add_argument("--theme", default="", metavar="NAME", help="colours; ansi-dark or ansi-light: the terminal's")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument(
         "--plain", action="store_true", help="questions and answers in lines (so too where there is no terminal)"
@@ -114,7 +115,12 @@ def _run_wizard(arguments: list[str]) -> int:
     from screens.start import run_app
 
     return run_app(
-        options.file, resume=options.resume, python=options.python, ascii_only=options.ascii, mouse=not options.no_mouse
+        options.file,
+        resume=options.resume,
+        python=options.python,
+        ascii_only=options.ascii,
+        mouse=not options.no_mouse,
+        theme=options.theme,
     )
 
 

@@ -16,10 +16,10 @@ from screens.steps import STEPS
 SECONDS = 60
 
 
-async def until(pilot: Pilot[Any], true: Callable[[], bool], seconds: float = SECONDS) -> None:
+async def until(pilot: Pilot[Any], true: Callable[[], bool], seconds: float = SECONDS, what: str = "it") -> None:
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, f"did not happen within {seconds} s:\n{drawn(pilot)}"
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s:\n{drawn(pilot)}"
         await pilot.pause(0.02)
 
 

@@ -78,7 +78,7 @@ async def test_other_keys_work_and_are_shown(tmp_path: Path) -> None:
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, Help))
         await pilot.press("end")
-        await until(pilot, lambda: "F10/^n/n next" in " ".join(drawn(pilot).split()))
+        await until(pilot, lambda: "F10/ctrl+n/n next" in " ".join(drawn(pilot).split()))
         assert "k closes this" in drawn(pilot)
         await pilot.press("escape")
         assert isinstance(app.screen, Help)

@@ -2,73 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from terminal import DEADLINE_SECONDS, Terminal
 
 from wizard.plan_file import FILE_NAME, load_plan
 
 HEAVY = ("torch", "transformers", "verl", "ray", "numpy")
-DEADLINE_SECONDS = 60
 F3 = b"\x1bOR"
-
-
-class Terminal:
-    """`python -m wizard` in a pseudo-terminal of 80×24."""
-
-    def __init__(self, folder: Path) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.environ.update(TERM="xterm-256color")
-            os.execv(sys.executable, [sys.executable, "-m", "wizard"])
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.seen = b""
-
-    def read(self, seconds: float) -> bytes:
-        """Read what comes within a time; empty at the end of the program."""
-        if not select.select([self.fd], [], [], seconds)[0]:
-            return b""
-        try:
-            data = os.read(self.fd, 65536)
-        except OSError:
-            return b""
-        self.seen += data
-        return data
-
-    def until(self, text: bytes) -> None:
-        """Read until a text was painted."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while text not in self.seen:
-            assert time.monotonic() < deadline, f"{text!r} was not painted: {self.seen[-2000:]!r}"
-            self.read(0.5)
-
-    def send(self, keys: bytes) -> None:
-        """Press keys."""
-        self.seen = b""
-        os.write(self.fd, keys)
-
-    def end(self) -> int:
-        """Wait for the program's end and return its exit code, negative for a signal."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            done, status = os.waitpid(self.pid, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            assert time.monotonic() < deadline, "the program did not end"
-            self.read(0.1)
 
 
 @pytest.fixture
@@ -76,9 +25,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     found = Terminal(tmp_path)
     found.until(b"1/10")
     yield found
-    for process in [psutil.Process(found.pid)] if psutil.pid_exists(found.pid) else []:
-        process.kill()
-    os.close(found.fd)
+    found.close()
 
 
 def test_no_screen_needs_torch_transformers_verl_or_ray(tmp_path: Path):
