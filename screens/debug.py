@@ -14,10 +14,10 @@ from textual.widgets import DataTable, Footer, Static
 
 from screens.widgets.dialogs import Confirm, Help
 from wizard.debugging.ladder import ABOUT
-from wizard.debugging.report import FILE_NAME, report_text, unused
+from wizard.debugging.report import FILE_NAME, report_text
 from wizard.debugging.session import AGAIN, DebugSession, MakeSpec, RungResult, RungStarted
 from wizard.debugging.text import HEAD, cells, diagnosis_text, history
-from wizard.files import write_atomic
+from wizard.files import unused, write_atomic
 from wizard.findings import Fix
 from wizard.model.errors import ModelError
 from wizard.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from wizard.files import FileExists, write_atomic
+from wizard.files import FileExists, unused, write_atomic
 from wizard.plan import Plan
 from wizard.plan_file import plan_to_yaml
 
@@ -23,6 +23,8 @@ class Session:
         self._saved: Plan | None = None
         self._on_disk = _read(path)
         """The file's bytes as they were last read or written here."""
+        self._ours: bytes | None = None
+        """The bytes that this sitting wrote last."""
 
     def begin(self, plan: Plan) -> None:
         """Go on with a Plan as if nothing had been answered before it."""
@@ -37,7 +39,7 @@ class Session:
             OSError: the folder cannot be written.
         """
         day = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.path.stat().st_mtime))
-        aside = self.path.with_name(f"{self.path.stem}-{day}{self.path.suffix}")
+        aside = unused(self.path.with_name(f"{self.path.stem}-{day}{self.path.suffix}"))
         self.path.rename(aside)
         self._on_disk = None
         return aside
@@ -73,7 +75,7 @@ class Session:
         return self.plan != self._saved
 
     def save(self, *, overwrite: bool = False) -> None:
-        """Write the Plan; the version before stays as `NAME.bak`.
+        """Write the Plan; what was there before this sitting, or was written by somebody else, stays as `NAME.bak`.
 
         Raises:
             FileExists: somebody else changed the file meanwhile and `overwrite` is False.
@@ -85,7 +87,9 @@ class Session:
         found = _read(self.path)
         if found is not None and found not in (self._on_disk, text.encode()) and not overwrite:
             raise FileExists(self.path)
-        write_atomic(self.path, text, overwrite=True, keep_previous=True)
+        if found != text.encode():
+            write_atomic(self.path, text, overwrite=True, keep_previous=found != self._ours)
+            self._ours = text.encode()
         self._saved, self._on_disk = self.plan, text.encode()
 
 

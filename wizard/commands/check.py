@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="findings as JSON")
     parser.add_argument("--fix", action="store_true", help="write a corrected copy and show what changed")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where --fix writes (default: FILE with .fixed)")
-    parser.add_argument("--overwrite", action="store_true", help="let --fix replace a file that is there")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="let --fix replace a file that is there; it stays as NAME.bak"
+    )
 
 
 def add_facts(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +142,7 @@ def _fix(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
         target = arguments.out or Path(f"{found.source}.fixed")
         print(printable_lines(diff_of(found, result, target)), file=out)
         try:
-            write_atomic(target, result.document, overwrite=arguments.overwrite)
+            write_atomic(target, result.document, overwrite=arguments.overwrite, keep_previous=True)
         except FileExists as error:
             return fail(f"{error} (--overwrite)", 2)
         except OSError as error:

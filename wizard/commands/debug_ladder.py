@@ -15,12 +15,12 @@ import msgspec
 from wizard.commands.options import fail, reason
 from wizard.commands.run_options import cancel_on_signals, make_spec
 from wizard.debugging.report import FILE_NAME as REPORT_NAME
-from wizard.debugging.report import report_text, unused
+from wizard.debugging.report import report_text
 from wizard.debugging.session import AGAIN, Attempt, DebugSession, RungResult, RungStarted
 from wizard.debugging.text import HEAD, cells, change_lines, diagnosis_text
 from wizard.diagnosis import Diagnosis
 from wizard.diagnosis.scrub import scrub
-from wizard.files import FileExists, write_atomic
+from wizard.files import FileExists, unused, write_atomic
 from wizard.findings import Fix
 from wizard.findings_text import fix_text
 from wizard.model.errors import ModelError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from wizard import __version__
 from wizard.debugging.session import Attempt
@@ -26,15 +25,6 @@ def report_text(attempts: Sequence[Attempt], environment: str) -> str:
         environment: what `verl-wizard doctor` prints.
     """
     return scrub("\n\n".join(_blocks(attempts, environment)) + "\n")
-
-
-def unused(path: Path) -> Path:
-    """Return the path, or the first of `NAME-2`, `NAME-3` … that is not there."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return free
 
 
 def _blocks(attempts: Sequence[Attempt], environment: str) -> Iterator[str]:

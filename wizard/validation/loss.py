@@ -39,6 +39,8 @@ def explain_loss(verdict: Verdict, folder: Path, kernel: KernelKills | None) -> 
     place = kernel.place() if kernel is not None and killed else ""
     if place:
         return replace(verdict, cause=f"its process was killed by SIGKILL: out of memory in {place} (oom_kill)")
+    if not folder.exists():
+        return replace(verdict, cause=f"[Errno 2] No such file or directory: its run folder {folder} was removed")
     if _room_bytes(folder) < FULL_BYTES:
         return replace(verdict, cause=f"[Errno 28] No space left on device: {folder}")
     return verdict
