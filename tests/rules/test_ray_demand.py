@@ -52,14 +52,14 @@ def test_a_critic_of_its_own_has_a_pool() -> None:
     [
         (33, []),
         (32, ["TransferQueue controller"]),
-        (31, ["global_pool, node 0"]),
-        (7, ["storage unit 7", "global_pool"]),
+        (31, ["global_pool 0"]),
+        (7, ["storage unit 7", "global_pool 0"]),
     ],
 )
 def test_storage_units_take_their_cpus_first(cpus: int, left_out: list[str]) -> None:
     """Eight GPUs on one node: 24 CPUs of bundles, 8 of storage units, 1 of the controller."""
     missing = place(demand_of(config_of({})), [Room("a", cpus, 8)])
-    names = [one.what for one in missing]
+    names = [f"{one.what} {one.number}" for one in missing]
     assert all(any(part in name for name in names) for part in left_out)
     assert bool(missing) == bool(left_out)
 
@@ -67,7 +67,7 @@ def test_storage_units_take_their_cpus_first(cpus: int, left_out: list[str]) -> 
 def test_a_group_stays_on_one_node() -> None:
     demand = demand_of(config_of({UNITS: 1}))
     [missing] = place(demand, [Room("a", 100, 4), Room("b", 100, 4)])
-    assert (missing.what, missing.gpus, missing.lacks_gpus) == ("global_pool, node 0", 8, True)
+    assert (missing.what, missing.number, missing.gpus, missing.lacks_gpus) == ("global_pool", 0, 8, True)
     assert [room.gpus for room in missing.left] == [4, 4]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from wizard.cluster.checks import found
 from wizard.findings import Finding
 from wizard.nodes.requirements import RayNode
-from wizard.verl.ray_demand import Demand, Room, place
+from wizard.verl.ray_demand import Demand, Room, Unplaced, place
 
 
 def rooms_of(nodes: Sequence[RayNode]) -> tuple[Room, ...]:
@@ -19,13 +19,23 @@ def rooms_of(nodes: Sequence[RayNode]) -> tuple[Room, ...]:
 
 
 def judge_ray(demand: Demand, nodes: Sequence[RayNode]) -> Iterator[Finding]:
-    """Yield what no node can hold; Ray lets verl wait for it without a word."""
-    for missing in place(demand, rooms_of(nodes)):
-        left = ", ".join(f"{room.name} has {room.gpus:g} GPUs and {room.cpus:g} CPUs left" for room in missing.left)
+    """Yield what no node can hold, one finding a pool or kind of actor; Ray lets verl wait for it without a word."""
+    missing = place(demand, rooms_of(nodes))
+    for what in dict.fromkeys(one.what for one in missing):
+        alike = [one for one in missing if one.what == what]
+        first = alike[0]
+        left = "; ".join(f"{room.name} has {room.gpus:g} GPUs and {room.cpus:g} CPUs" for room in _rooms_left(alike))
         remedy = (
             "Take fewer GPUs a node, or join nodes that have them."
-            if missing.lacks_gpus
+            if first.lacks_gpus
             else "Start Ray there with more CPUs (ray start --num-cpus), or ask for less."
         )
-        asks = f"{missing.gpus} GPUs and {missing.cpus} CPUs" if missing.gpus else f"{missing.cpus} CPU"
-        yield found("ray-bundle", missing.what, asks, f"No node holds it, and verl waits for ever: {left}. {remedy}")
+        asks = f"{first.gpus} GPUs and {first.cpus} CPUs" if first.gpus else f"{first.cpus} CPU"
+        numbers = ", ".join(str(number) for number in dict.fromkeys(one.number for one in alike))
+        kind = "node" if first.gpus else "number"
+        text = f"{asks} on one node is what each asks for, and left are: {left}. verl waits for ever. {remedy}"
+        yield found("ray-bundle", f"{what}, {kind}", numbers, text)
+
+
+def _rooms_left(alike: Sequence[Unplaced]) -> tuple[Room, ...]:
+    return tuple({room.name: room for one in alike for room in one.left}.values())

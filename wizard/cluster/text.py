@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wizard.cluster.check import ClusterReport
 from wizard.cluster.judge_network import active_ports
-from wizard.cluster.judge_pace import link_of, rate_text
+from wizard.cluster.judge_pace import largest_of, link_of, rate_text
 from wizard.cluster.report import Measurements, NodeFacts
 from wizard.findings_text import finding_lines
 from wizard.text import gib, printable, printable_lines
@@ -42,7 +42,9 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], ri
     """Return a table; columns from number `right` on are numbers."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE, title_style="bold", pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number >= right else "left", overflow="fold")
+        table.add_column(
+            column, justify="right" if number >= right else "left", overflow="fold", no_wrap=column == "collective"
+        )
     for row in rows:
         table.add_row(*(Text(printable_lines(cell)) for cell in row))
     return table
@@ -92,15 +94,21 @@ def _networks(nodes: Sequence[NodeFacts]) -> Table:
 
 
 def _measurements(measured: Measurements, nodes: dict[str, NodeFacts]) -> Iterator[RenderableType]:
+    # By their rounded sizes: a buffer is cut to a multiple of its group's ranks.
+    sizes = dict.fromkeys(gib(one.bytes) for one in sorted(measured.bandwidths, key=lambda one: one.bytes))
+    buses = {(one.nodes, one.collective, gib(one.bytes)): one.bus_bytes_per_second for one in measured.bandwidths}
     rows = []
-    for one in measured.bandwidths:
+    for one in largest_of(measured.bandwidths):
         link = link_of(one, nodes)
-        share = f"{one.bus_bytes_per_second / link.bytes_per_second:.0%} of {link.name}" if link else "link unknown"
-        rates = (rate_text(one.algorithm_bytes_per_second), rate_text(one.bus_bytes_per_second))
-        rows.append((" ⇄ ".join(one.nodes), one.collective, str(one.ranks), gib(one.bytes), *rates, share))
-    title = f"Bandwidth ({measured.backend}; bus bandwidth as nccl-tests defines it)"
+        share = f"{one.bus_bytes_per_second / link.bytes_per_second:.0%} of {link.name}" if link else "unknown link"
+        bus = (buses.get((one.nodes, one.collective, size)) for size in sizes)
+        cells = (rate_text(rate) if rate else "" for rate in bus)
+        rows.append((" ⇄ ".join(one.nodes), one.collective, *cells, rate_text(one.algorithm_bytes_per_second), share))
     if rows:
-        yield _table(title, ("nodes", "collective", "ranks", "buffer", "algorithm", "bus", "share"), rows)
+        columns = ("nodes", "collective", *(f"bus {size}" for size in sizes), "algorithm", "share")
+        yield _table(
+            f"Bandwidth, {measured.backend}, as nccl-tests counts it; the last two of the largest buffer", columns, rows
+        )
     if measured.remarks:
         yield Text(printable("; ".join(measured.remarks)))
     middle = statistics.median(step.compute_seconds for step in measured.steps)

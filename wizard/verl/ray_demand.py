@@ -88,6 +88,9 @@ class Unplaced:
     """One thing that no node can hold, and what the nodes had left when its turn came."""
 
     what: str
+    """Name of its pool or of its kind of actor."""
+    number: int
+    """Node of the pool, or actor of that kind; from 0."""
     cpus: int
     gpus: int
     left: tuple[Room, ...]
@@ -186,15 +189,15 @@ def place(demand: Demand, rooms: Sequence[Room]) -> tuple[Unplaced, ...]:
         for number in range(actors.count if actors.pinned and left else 0):
             at = number % len(left)
             if left[at].cpus < 1:
-                missing.append(Unplaced(f"{actors.name} {number}", 1, 0, (left[at],)))
+                missing.append(Unplaced(actors.name, number, 1, 0, (left[at],)))
             else:
                 left[at] = replace(left[at], cpus=left[at].cpus - 1)
-    wanted = [(f"{pool.name}, node {node}", *size) for pool in demand.pools for node, size in _groups(pool)]
-    wanted += [(actors.name, 1, 0) for actors in demand.actors if not actors.pinned for _ in range(actors.count)]
-    for what, cpus, gpus in sorted(wanted, key=lambda one: (-one[2], -one[1])):
+    wanted = [(pool.name, node, *size) for pool in demand.pools for node, size in _groups(pool)]
+    wanted += [(free.name, number, 1, 0) for free in demand.actors if not free.pinned for number in range(free.count)]
+    for what, number, cpus, gpus in sorted(wanted, key=lambda one: (-one[3], -one[2])):
         fits = [at for at, room in enumerate(left) if room.gpus >= gpus and room.cpus >= cpus]
         if not fits:
-            missing.append(Unplaced(what, cpus, gpus, tuple(left)))
+            missing.append(Unplaced(what, number, cpus, gpus, tuple(left)))
             continue
         at = min(fits, key=lambda index: (left[index].gpus, left[index].cpus) if gpus else (0, -left[index].cpus))
         left[at] = replace(left[at], cpus=left[at].cpus - cpus, gpus=left[at].gpus - gpus)
