@@ -85,7 +85,7 @@ def placement_lines(plan: Plan, peaks: tuple[GroupPeak, ...] = ()) -> list[str]:
     if not machine.gpus_per_node:
         return [f"{' + '.join(plan.roles)}: no GPU planned"]
     groups = plan.placement.groups or (GpuGroup(plan.roles, machine.nodes, machine.gpus_per_node),)
-    names = [" + ".join(group.roles) for group in groups]
+    names = ["+".join(group.roles) for group in groups]
     width = max(map(len, names))
     lines = [
         f"{name:{width}}  {group.nodes} × {group.gpus_per_node} GPUs" for name, group in zip(names, groups, strict=True)

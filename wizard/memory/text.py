@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wizard.memory.prediction import GroupPeak, Prediction
 from wizard.memory.roofline import StepTime
-from wizard.text import gib, table
+from wizard.text import GIB, gib, table
 
 
 def estimate_text(prediction: Prediction, time: StepTime) -> str:
@@ -38,7 +38,7 @@ def estimate_text(prediction: Prediction, time: StepTime) -> str:
 
 def group_text(group: GroupPeak) -> str:
     """Return a group's roles, its GPUs, and what one of them needs at most."""
-    return f"{' + '.join(group.group.roles)} ({group.group.nodes} × {group.group.gpus_per_node}): {peak_text(group)}"
+    return f"{'+'.join(group.group.roles)} ({group.group.nodes} × {group.group.gpus_per_node}): {peak_text(group)}"
 
 
 def peak_text(group: GroupPeak, capacity_bytes: int = 0) -> str:
@@ -46,7 +46,8 @@ def peak_text(group: GroupPeak, capacity_bytes: int = 0) -> str:
     phase = group.peak
     if phase is None:
         return "its memory is not predicted"
-    text = gib(phase.needed_bytes) + (f" of {gib(capacity_bytes)}" if capacity_bytes else "")
+    needed = phase.needed_bytes
+    text = f"{needed / GIB:.1f} of {gib(capacity_bytes)}" if capacity_bytes else gib(needed)
     over = " TOO MUCH" if group.fits(capacity_bytes) is False else ""
     return f"{text}{over} in {phase.name.replace('_', ' ')}"
 
