@@ -24,8 +24,8 @@ from wizard.text import printable
 if TYPE_CHECKING:
     from screens.app import WizardApp
 
-SMALLEST = (60, 18)
-"""Columns and lines below which a screen says that it needs more room."""
+FULL = (80, 24)
+"""Columns and lines below which a screen says that it shows less than all; 60×18 is still comfortable."""
 FIT = "Choose batches, rollout, attention and offload anew for the model and machine"
 WIDE_COLUMNS = 110
 """Columns from which the steps are listed at the left."""
@@ -73,7 +73,7 @@ class StepScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="title", markup=False)
-        yield Static(f"at least {SMALLEST[0]}×{SMALLEST[1]} is needed to see everything", id="small", markup=False)
+        yield Static(f"Made for {FULL[0]}×{FULL[1]}: Tab and Page Down reach the rest.", id="small", markup=False)
         with Horizontal(id="columns"):
             yield Static(self._step_list(), id="steps", markup=False)
             with Vertical(id="main"):
@@ -137,7 +137,7 @@ class StepScreen(Screen[None]):
         self._set_size(event.size)
 
     def _set_size(self, size: Size) -> None:
-        self.set_class(size.width < SMALLEST[0] or size.height < SMALLEST[1], "small")
+        self.set_class(size.width < FULL[0] or size.height < FULL[1], "small")
         self.set_class(size.width >= WIDE_COLUMNS, "wide")
         self._draw_title(self.app.findings)
 

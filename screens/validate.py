@@ -57,7 +57,7 @@ class ValidateScreen(StepScreen):
         Binding("d", "debug", "Debug", id="validate-debug"),
     ]
     DEFAULT_CSS = """
-    ValidateScreen #controls { height: 1; }
+    ValidateScreen #controls { height: 1; overflow-x: auto; scrollbar-size-horizontal: 0; }
     ValidateScreen #controls Input { width: 8; }
     ValidateScreen #controls Label { padding: 0 1; }
     ValidateScreen #diagnosis { height: auto; }

@@ -108,7 +108,7 @@ async def test_without_colours_the_focus_is_seen_on_everything_that_takes_it(
                     looks.append(bare(app))
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark"])
+@pytest.mark.parametrize("theme", ["textual-dark", "ansi-dark"])
 async def test_no_text_has_the_colour_of_its_ground(app: WizardApp, theme: str) -> None:
     app = WizardApp(plan(), app.session.path, theme=theme)
     wrong = set()

@@ -85,6 +85,25 @@ def test_ctrl_c_twice_leaves(terminal: Terminal):
     assert terminal.end() == 130
 
 
+@pytest.mark.parametrize(("arguments", "plain"), [(("--ascii", "--no-mouse"), True), ((), False)])
+def test_ascii_and_no_mouse_hold_on_every_step(tmp_path: Path, arguments: tuple[str, ...], plain: bool):
+    terminal = Terminal(tmp_path, *arguments)
+    try:
+        terminal.until(b"1/10")
+        sent = terminal.seen
+        for number in range(2, 11):
+            terminal.send(F3)
+            terminal.until(f"{number}/10".encode())
+            sent += terminal.seen
+        terminal.send(b"\x11")
+        assert terminal.end() == 0
+        sent += terminal.seen
+    finally:
+        terminal.close()
+    assert sent.isascii() is plain
+    assert (b"\x1b[?1000h" not in sent) is plain
+
+
 @pytest.mark.parametrize("steps", [4, 8])
 def test_an_idle_screen_sends_nothing(terminal: Terminal, steps: int):
     for index in range(steps):
