@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: setup run test lint types imports
+.PHONY: setup run test lint types imports bench
 
 setup: $(STAMP)
 
@@ -30,3 +30,8 @@ types: setup
 
 imports: setup
 	$(BIN)/lint-imports
+
+# Everything that is promised in numbers; SOAK_SECONDS=600 for the long flood, GROUPS="idle live" for some of it.
+SOAK_SECONDS ?= 20
+bench: setup
+	$(BIN)/python -m tools.bench --soak-seconds $(SOAK_SECONDS) $(GROUPS)
