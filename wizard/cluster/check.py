@@ -14,9 +14,11 @@ from wizard.cluster.judge_nodes import judge_nodes
 from wizard.cluster.judge_pace import judge_pace
 from wizard.cluster.judge_ray import judge_ray
 from wizard.cluster.report import Measurements, NodeFacts
+from wizard.cluster.spec import CheckSpec
 from wizard.findings import Finding, Severity
 from wizard.nodes.requirements import RayNode
 from wizard.validation.events import Event
+from wizard.validation.launch import RENDEZVOUS_SECONDS, Launch, Torchrun
 from wizard.validation.launcher import Run
 from wizard.validation.verdict import Verdict
 from wizard.verl.ray_demand import Demand
@@ -49,10 +51,21 @@ class ClusterCheck:
     """One check that is going on; ask for `report` when its events have ended."""
 
     run: Run
+    launch: Launch
     demand: Demand | None = None
     _facts: dict[int, NodeFacts] = field(default_factory=dict)
     _measured: Measurements | None = None
     _ray_nodes: tuple[RayNode, ...] = ()
+
+    @classmethod
+    async def start(cls, spec: CheckSpec, python: str, launch: Launch, demand: Demand | None = None) -> ClusterCheck:
+        """Start the ranks; `demand` is what verl will ask of Ray, where a Plan says so.
+
+        Raises:
+            NodeError: the ranks cannot be spread over the nodes.
+            OSError: the run's folder cannot be made, or the interpreter cannot be started.
+        """
+        return cls(await Run.start(spec, python, launch=launch), launch, demand)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the run's events as they come, until it has a verdict."""
@@ -89,13 +102,18 @@ class ClusterCheck:
             findings += judge_pace(self._measured, by_node)
         if self.demand is not None and self._ray_nodes:
             findings += judge_ray(self.demand, self._ray_nodes)
-        findings += _run_finding(self.run.verdict)
+        findings += self._run_findings(self.run.verdict)
         findings.sort(key=lambda finding: _ORDER.index(finding.severity))
         return ClusterReport(self.run.verdict, nodes, self._measured, self._ray_nodes, self.demand, tuple(findings))
 
-
-def _run_finding(verdict: Verdict) -> list[Finding]:
-    if verdict.outcome in ("passed", "cancelled"):
-        return []
-    where = f"node {verdict.node}" if verdict.node else "the nodes"
-    return [found("cluster-run", where, verdict.outcome, verdict.sentence)]
+    def _run_findings(self, verdict: Verdict) -> list[Finding]:
+        if verdict.outcome in ("passed", "cancelled"):
+            return []
+        where = f"node {verdict.node}" if verdict.node else "the nodes"
+        text = verdict.sentence
+        if not self._facts and isinstance(self.launch, Torchrun) and self.launch.nodes > 1:
+            text = (
+                f"Not all {self.launch.nodes} nodes came to {self.launch.rdzv_endpoint} within "
+                f"{RENDEZVOUS_SECONDS:.0f} s. Start the same command on each of them with its --node-rank. {text}"
+            )
+        return [found("cluster-run", where, verdict.outcome, text)]

@@ -23,7 +23,8 @@ class CheckSpec:
     device: Device
     model_path: str = ""
     """Folder that every node should see alike, `~` being each node's own home; empty for none."""
-    step_limit_seconds: float = 60.0
+    step_limit_seconds: float = 90.0
+    """Longer than torchruns wait for each other, who then tell that a node did not come."""
     tolerant: bool = True
     """Drivers let nodes that differ begin: the check tells how they do."""
 

@@ -40,6 +40,7 @@ def _run(spec: CheckSpec, reporter: Reporter) -> None:
         if len(torches) > 1:
             reporter.log("nothing is measured: collectives between different releases of torch may hang")
             return
+        _agree(exchange.all("gloo", _gloo_problem()), nodes, reporter.rank)
         device = _join(spec, store)
     with reporter.running("clocks"):
         firsts = [nodes.index(name) for name in dict.fromkeys(nodes)][1:]
@@ -79,6 +80,29 @@ def _rendezvous(spec: CheckSpec) -> tuple[Any, Any]:
     store, rank, world = next(iter(rendezvous("env://", timeout=limit)))
     store.set_timeout(limit)
     return store, Exchange(store, rank, world)
+
+
+def _gloo_problem() -> str:
+    """Return why gloo cannot be used on this node, which it says before it meets another; empty when it can."""
+    import torch.distributed as dist
+
+    try:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    except RuntimeError as error:
+        return str(error)
+    dist.destroy_process_group()
+    return ""
+
+
+def _agree(problems: list[str], nodes: list[str], rank: int) -> None:
+    """Go on only where all ranks can: the others would wait for those that cannot.
+
+    Raises:
+        RuntimeError: the problem of this rank, else of the first that has one.
+    """
+    first = rank if problems[rank] else next((at for at, problem in enumerate(problems) if problem), None)
+    if first is not None:
+        raise RuntimeError(f"gloo cannot be used on node {nodes[first]}: {problems[first]}")
 
 
 def _join(spec: CheckSpec, store: Any) -> Any:

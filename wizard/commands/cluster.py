@@ -32,7 +32,6 @@ from wizard.nodes.requirements import NodeError
 from wizard.plan import Plan, PlanError
 from wizard.probe.machine import probe_machine
 from wizard.validation.launch import Launch
-from wizard.validation.launcher import Run
 from wizard.verl.export import plan_to_config
 from wizard.verl.ray_demand import Demand, demand_of_plan
 
@@ -95,7 +94,7 @@ def _folder(model: str) -> str:
 
 
 async def _check(spec: CheckSpec, python: str, launch: Launch, demand: Demand | None) -> ClusterReport:
-    check = ClusterCheck(await Run.start(spec, python, launch=launch), demand)
+    check = await ClusterCheck.start(spec, python, launch, demand)
     cancel_on_signals(check.run.cancel)
     print(f"verl-wizard: {spec.world_size} ranks, run folder {check.run.folder}", file=sys.stderr)
     async for _ in check.events():
