@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import traceback
 
-from wizard.diagnosis.scrub import scrub
 from wizard.files import write_atomic
+from wizard.scrub import scrub
 from wizard.state import state_folder
 from wizard.text import printable
 

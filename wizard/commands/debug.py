@@ -18,10 +18,10 @@ from wizard.debugging.text import diagnosis_text
 from wizard.diagnosis import Diagnosis
 from wizard.diagnosis.diagnose import diagnose_log, diagnose_verdict
 from wizard.diagnosis.log_lines import read_lines
-from wizard.diagnosis.scrub import scrub
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME as PLAN_NAME
 from wizard.plan_file import load_plan
+from wizard.scrub import scrub
 from wizard.validation.run_folder import NoRun, read_result
 
 

@@ -19,13 +19,13 @@ from wizard.debugging.report import report_text
 from wizard.debugging.session import AGAIN, Attempt, DebugSession, RungResult, RungStarted
 from wizard.debugging.text import HEAD, cells, change_lines, diagnosis_text
 from wizard.diagnosis import Diagnosis
-from wizard.diagnosis.scrub import scrub
 from wizard.files import FileExists, unused, write_atomic
 from wizard.findings import Fix
 from wizard.findings_text import fix_text
 from wizard.model.errors import ModelError
 from wizard.model.resolve import resolve_model
 from wizard.plan import Plan, PlanError
+from wizard.scrub import scrub
 from wizard.text import printable
 from wizard.validation.verl_plan import EngineError
 from wizard.verl.importer import plan_from_file

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from wizard import __version__
 from wizard.debugging.session import Attempt
 from wizard.debugging.text import attempt_text, diagnosis_text, history
-from wizard.diagnosis.scrub import scrub
 from wizard.plan_file import plan_to_yaml
+from wizard.scrub import scrub
 from wizard.text import printable
 
 FILE_NAME = "report.md"

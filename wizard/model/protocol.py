@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from wizard.diagnosis.scrub import scrub
 from wizard.facts import Architecture
 from wizard.model.catalog import preset_config
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
+from wizard.scrub import scrub
 
 MODULE = "wizard.model.inspect"
 TIME_LIMIT_SECONDS = 120.0

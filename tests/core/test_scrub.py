@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from wizard.diagnosis.scrub import scrub
+from wizard.scrub import scrub
 
 
 @pytest.mark.parametrize(
