@@ -31,7 +31,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
-# Everything that is promised in numbers; SOAK_SECONDS=600 for the long flood, GROUPS="idle live" for some of it.
+# Everything that is promised in numbers; SOAK_SECONDS=600 for the long flood, ONLY="idle live" for some of it.
 SOAK_SECONDS ?= 20
 bench: setup
-	$(BIN)/python -m tools.bench --soak-seconds $(SOAK_SECONDS) $(GROUPS)
+	$(BIN)/python -m tools.bench --soak-seconds $(SOAK_SECONDS) $(ONLY)
