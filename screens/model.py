@@ -16,7 +16,7 @@ from screens.base import StepScreen
 from screens.widgets.dialogs import Confirm
 from wizard.facts import Architecture
 from wizard.model.catalog import Preset
-from wizard.model.describe import facts_of, matching_presets, model_and_revision
+from wizard.model.describe import critic_access, facts_of, matching_presets, model_and_revision
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.selection import fitting
 from wizard.plan import Plan
@@ -174,11 +174,14 @@ class ModelScreen(StepScreen):
 
     @work(exclusive=True, group="resolve")
     async def resolve_critic(self, model: str) -> None:
-        """Inspect the critic's model; code of its own runs only when the policy's may."""
+        """Inspect the critic's model; code of its own runs only when it is the policy's, which may."""
         self._say(f"inspecting {model} …")
-        trusted = self.app.plan.model.trust_remote_code
+        own = self.app.plan.model
+        revision, trusted = critic_access(model, own.revision, trusted=own.trust_remote_code)
         try:
-            found = await self.app.inspector.resolve(model, trust_remote_code=trusted, role="critic")
+            found = await self.app.inspector.resolve(
+                model, revision=revision, trust_remote_code=trusted, role="critic"
+            )
         except ModelError as error:
             self._say(str(error), problem=True)
         else:
@@ -192,18 +195,11 @@ class ModelScreen(StepScreen):
         self.app.set_plan(dataclasses.replace(plan, model=model, critic_architecture=event.found))
 
     def _ask(self, model: str, needed: RemoteCodeConsentNeeded) -> None:
-        at = f" at commit {needed.revision}" if needed.revision else ""
-        question = (
-            f"{model}{at} brings code of its own. Agreeing runs these files here and on every training node:\n"
-            f"  {', '.join(needed.files)}\nfor the classes {', '.join(needed.classes)}.\n"
-            "Read them first. Without consent only config.json is read."
-        )
-
         def answered(agreed: bool | None) -> None:
             if agreed:
                 self.resolve(model, needed.revision, True)
 
-        self.app.push_screen(Confirm(printable_lines(question), "Run the code"), answered)
+        self.app.push_screen(Confirm(printable_lines(needed.question), "Run the code"), answered)
 
     def on_model_screen_resolved(self, event: Resolved) -> None:
         """Take the model; class names of another model are left out, and that is said."""

@@ -23,9 +23,9 @@ from wizard.diagnosis import diagnose_verdict
 from wizard.findings import Fix
 from wizard.memory import PredictionError, predict
 from wizard.memory.prediction import Prediction
-from wizard.model.errors import ModelError
+from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.plan import Plan
-from wizard.text import printable
+from wizard.text import printable, printable_lines
 from wizard.unexpected import unexpected
 from wizard.validation.follow import FollowedRun
 from wizard.validation.launch import Launch, RayCluster
@@ -163,12 +163,23 @@ class ValidateScreen(StepScreen):
             else:
                 run = FollowedRun(attached)
                 await self._follow(run, run.spec)
+        except RemoteCodeConsentNeeded as needed:
+            self._say("Not started: nobody has agreed to the model's code as it is now.")
+            self._ask_consent(needed)
         except (ModelError, OSError, ValueError) as error:
             self._say(f"Could not start: {printable(str(error))}")
         except Exception as error:  # the last resort: the answers are worth more than this run
             self._say(unexpected(error))
         finally:
             self._set_busy(False)
+
+    def _ask_consent(self, needed: RemoteCodeConsentNeeded) -> None:
+        def answered(agreed: bool | None) -> None:
+            if agreed:
+                self.app.edit("model.revision", needed.revision)
+                self.action_start()
+
+        self.app.push_screen(Confirm(printable_lines(needed.question), "Run the code"), answered)
 
     async def _start(self) -> None:
         """Run the Plan.
@@ -242,18 +253,13 @@ class ValidateScreen(StepScreen):
         if self._fix is not None:
             key, again = self._keyed("{fix}/{fix-letter}"), self._keyed("{validate-start} runs again")
             lines.append(f"{key}: {self._fix.label}; then {again}")
-        self.query_one("#diagnosis", Static).update(printable_lines(lines))
+        self.query_one("#diagnosis", Static).update(printable_lines("\n".join(lines)))
 
     def _keyed(self, text: str) -> str:
         return self.app.keyed(text, ValidateScreen)
 
     def _say(self, text: str) -> None:
         self.query_one("#verdict", Static).update(text)
-
-
-def printable_lines(lines: list[str]) -> str:
-    """Return lines without control characters."""
-    return "\n".join(printable(line) for line in lines)
 
 
 def _predicted(plan: Plan, spec: ValidationSpec) -> Prediction | None:

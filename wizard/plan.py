@@ -45,7 +45,9 @@ class Model:
 
     id: str = spec("tiny", "Local directory, Hugging Face id, preset name, or `tiny` for the built-in model.")
     critic_id: str = spec("", "Model of the critic; empty means the policy model.")
-    revision: str = spec("", "Commit of the hub's repository; empty means its default branch.")
+    revision: str = spec(
+        "", "Commit of the hub's repository (empty: its default branch), or digest of a folder's code that may run."
+    )
     trust_remote_code: bool = spec(False, "Run the Python files that the model's config names.")
     attention: Attention = spec("flash_attention_2", "Attention implementation of the training engine.")
     use_remove_padding: bool = spec(True, "Pack sequences without padding; Ulysses needs it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import psutil
 import pytest
 
 from tests.faults.conftest import plan_of
-from tests.faults.models import HEALTHY, with_own_code
+from tests.faults.models import HEALTHY, consenting, with_own_code
 from wizard.plan import Plan
 from wizard.plan_file import FILE_NAME, load_plan, plan_to_yaml
 
@@ -45,7 +44,7 @@ def saved(plan: Plan, folder: Path) -> Path:
 def test_a_climb_ends_with_files_and_a_report_without_secrets(model: Path, tmp_path: Path):
     """The model's code prints a token, the model lies below the home folder, and the class is written wrong."""
     plan = plan_of(with_own_code(model, TELLTALE), wrap_classes=("qwen2decoderlayer",), param_dtype="fp32")
-    plan = dataclasses.replace(plan, model=dataclasses.replace(plan.model, trust_remote_code=True))
+    plan = consenting(plan)
     options = ("--no-checks", "--fix", "--json", "--out", "out", "--report", "report.md")
     done = debug(saved(plan, tmp_path), *SHORT, *options, home=tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.conftest import plan_of
-from tests.faults.models import with_own_code
+from tests.faults.models import consenting, with_own_code
 from tests.validation.conftest import Finished, finish
 from wizard.debugging.compare import Observed, differences
 from wizard.debugging.ladder import DDP, FSDP, ONE_DEVICE, ULYSSES, ladder
@@ -80,7 +79,7 @@ def test_ranks_that_do_not_share_gradients(make_spec: Callable[..., ValidationSp
 
 def test_attention_of_the_models_own_under_ulysses(model: Path, tmp_path: Path):
     plan = plan_of(with_own_code(model, OWN_ATTENTION), ulysses_size=2, param_dtype="fp32")
-    plan = dataclasses.replace(plan, model=dataclasses.replace(plan.model, trust_remote_code=True))
+    plan = consenting(plan)
     specs = {rung.name: rung.spec for rung in ladder(spec_from_plan(plan, gpus=0, world_size=2, tokens=128))}
     whole, shared = specs[FSDP], specs[ULYSSES]
     assert whole is not None

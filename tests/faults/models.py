@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from wizard.model.consent import code_revision
+from wizard.plan import Plan
 
 WEIGHTS = "model.safetensors"
 
@@ -38,6 +42,14 @@ def change_tensors(model: Path, change: Callable[[dict[str, Any]], None]) -> Non
     tensors = load_file(model / WEIGHTS)
     change(tensors)
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
+
+
+def consenting(plan: Plan) -> Plan:
+    """Return the Plan of somebody who has read its model's code as it is now, and agreed to run it."""
+    model = dataclasses.replace(
+        plan.model, trust_remote_code=True, revision=code_revision(Path(plan.model.id))
+    )
+    return dataclasses.replace(plan, model=model)
 
 
 def with_own_code(model: Path, code: str) -> Path:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Bench, plan_of
-from tests.faults.models import HEALTHY, change_config, with_own_code
+from tests.faults.models import HEALTHY, change_config, consenting, with_own_code
+from wizard.fixing import apply_fix
+from wizard.model.errors import RemoteCodeConsentNeeded
 from wizard.plan import Plan
 
 pytest.importorskip("torch")
@@ -17,8 +19,7 @@ CODE = "modeling_mine.py"
 
 
 def trusted(model: Path) -> Plan:
-    plan = plan_of(model)
-    return dataclasses.replace(plan, model=dataclasses.replace(plan.model, trust_remote_code=True))
+    return consenting(plan_of(model))
 
 
 def forward(body: str) -> str:
@@ -37,7 +38,17 @@ def forward(body: str) -> str:
 
 
 def test_nobody_agreed_to_run_the_code(bench: Bench, model: Path):
-    bench.is_cured_by_its_first_fix("remote-code", plan_of(with_own_code(model, HEALTHY)))
+    plan = plan_of(with_own_code(model, HEALTHY))
+    found = bench.fails("remote-code", plan)
+    assert found.diagnosis is not None
+    # The fix alone is no consent: what would run has not been shown yet.
+    fixed = apply_fix(plan, found.diagnosis.fixes[0])
+    with pytest.raises(RemoteCodeConsentNeeded) as needed:
+        bench.run(fixed)
+    bench.passes(fixed.replace("model.revision", needed.value.revision))
+    (model / "helper.py").write_text("print('not what was shown')\n")
+    with pytest.raises(RemoteCodeConsentNeeded, match=r"helper|modeling_mine\.py"):
+        bench.run(fixed.replace("model.revision", needed.value.revision))
 
 
 def test_code_that_raises(bench: Bench, model: Path):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Act, Bench, Finished, plan_of, shaped
-from tests.faults.models import HEALTHY, with_own_code
+from tests.faults.models import HEALTHY, consenting, with_own_code
 from wizard.plan import Plan
 from wizard.validation.events import Event
 from wizard.validation.launcher import Run
@@ -76,7 +76,7 @@ def wait_for_a_file(model):
         time.sleep(3600)
 """
     plan = plan_of(with_own_code(model, code))
-    plan = dataclasses.replace(plan, model=dataclasses.replace(plan.model, trust_remote_code=True))
+    plan = consenting(plan)
     found = bench.fails("hang", plan, ranks=2, step_limit_seconds=HUNG_SECONDS)
     assert found.verdict.behind == (1,)
     assert "rank 1 is in wait_for_a_file (modeling_mine.py:" in told(found)

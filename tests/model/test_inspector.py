@@ -17,6 +17,7 @@ import pytest
 from small_models import SETTINGS
 
 from wizard.model import process as process_module
+from wizard.model.consent import code_revision
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.process import InspectorProcess
 from wizard.model.protocol import architecture_from, request_line
@@ -72,6 +73,11 @@ def own(model_folder: Any, *, top: str = "", init: str = "pass", **settings: Any
     return folder
 
 
+def agreed(folder: str) -> dict[str, Any]:
+    """What somebody says who has read the folder's code."""
+    return {"trust_remote_code": True, "revision": code_revision(Path(folder))}
+
+
 BAD = {
     "truncated": (json.dumps(QWEN).encode()[:-20], r"config\.json:1: not JSON.*Download the file again"),
     "no JSON": (b"<html>404</html>", r"config\.json:1: not JSON"),
@@ -107,8 +113,9 @@ async def test_bad_config_is_named_with_its_remedy(case: str, model_folder: Any,
 
 
 async def test_code_that_is_not_there(model_folder: Any, inspector: InspectorProcess) -> None:
+    folder = model_folder(OWN)
     with pytest.raises(ModelError, match=r"names own_config\.py, which is not there"):
-        await inspector.resolve(model_folder(OWN), trust_remote_code=True)
+        await inspector.resolve(folder, **agreed(folder))
 
 
 async def test_missing_folder_and_config(tmp_path: Path, inspector: InspectorProcess) -> None:
@@ -183,12 +190,26 @@ async def test_foreign_code_runs_only_after_consent(
     assert needed.value.files == ("own_config.py", "own_model.py")
     assert needed.value.classes == ("own_config.OwnConfig", "own_model.OwnForCausalLM")
     assert not marker.exists()
-    found = await inspector.resolve(folder, trust_remote_code=True)
+    with pytest.raises(RemoteCodeConsentNeeded):
+        await inspector.resolve(folder, trust_remote_code=True)
+    assert not marker.exists()
+    revision = needed.value.revision
+    found = await inspector.resolve(folder, trust_remote_code=True, revision=revision)
     assert marker.exists()
     assert found.remote_code
     assert found.no_split_modules is None or not found.no_split_modules
     # Served by structure: the model names no class itself.
     assert [entry.name for entry in found.layer_classes if entry.detected] == ["Layer"]
+    # What was agreed to is these files: one that changes, and one that is added, are asked for again.
+    marker.unlink()
+    for file in ("own_model.py", "helper.py"):
+        with (Path(folder) / file).open("a") as code:
+            code.write("\n# another line\n")
+        with pytest.raises(RemoteCodeConsentNeeded) as again:
+            await inspector.resolve(folder, trust_remote_code=True, revision=revision)
+        assert again.value.revision != revision
+        revision = again.value.revision
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("auto_map", [["own_model.X"], "own_model.X", {"AutoTokenizer": [None, 1]}])
@@ -202,7 +223,7 @@ async def test_an_error_in_foreign_code_hides_secrets(model_folder: Any, inspect
     token = "hf_" + "a1B2" * 8
     folder = own(model_folder, init=f"raise RuntimeError('cannot log in with {token}')")
     with pytest.raises(ModelError, match="cannot log in") as raised:
-        await inspector.resolve(folder, trust_remote_code=True)
+        await inspector.resolve(folder, **agreed(folder))
     assert token not in str(raised.value)
 
 
@@ -212,7 +233,7 @@ async def test_a_crash_is_told_and_the_next_question_answered(
     token = "hf_" + "c3D4" * 8
     folder = own(model_folder, init=f"import os; os.write(2, b'segfault near {token}'); os._exit(139)")
     with pytest.raises(ModelError, match="ended without an answer: segfault near") as raised:
-        await inspector.resolve(folder, trust_remote_code=True)
+        await inspector.resolve(folder, **agreed(folder))
     assert token not in str(raised.value)
     assert (await inspector.resolve(model_folder(QWEN))).num_layers == 3
 
@@ -224,7 +245,7 @@ async def test_a_hang_ends_at_the_time_limit(
     await inspector.warm()
     monkeypatch.setattr(process_module, "TIME_LIMIT_SECONDS", 1.0)
     with pytest.raises(ModelError, match="no answer within 1 s"):
-        await inspector.resolve(folder, trust_remote_code=True)
+        await inspector.resolve(folder, **agreed(folder))
     monkeypatch.undo()
     assert (await inspector.resolve(model_folder(QWEN))).num_layers == 3
 
@@ -275,7 +296,7 @@ async def test_one_module_per_expert_takes_5_seconds(model_folder: Any) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        input=request_line(folder, "", True, "actor"),
+        input=request_line(folder, code_revision(Path(folder)), True, "actor"),
         capture_output=True,
         text=True,
         check=True,

@@ -139,6 +139,12 @@ async def test_foreign_code_asks_first(app: WizardApp, tmp_path: Path) -> None:
         assert app.plan.model.trust_remote_code
         assert app.plan.architecture is not None
         assert app.plan.architecture.parameters == 3 * 5 + 5
+        # The field names the code that was agreed to; taking it again asks nothing, until the code is another one.
+        agreed = f"{folder}@{app.plan.model.revision}"
+        assert screen.query_one("#model", Input).value == agreed
+        (folder / "own.py").write_text(CODE + "\n# changed\n")
+        await type_model(pilot, screen, agreed)
+        await until(pilot, lambda: isinstance(app.screen, Confirm))
 
 
 async def test_a_critic_of_its_own_has_a_value_head(app: WizardApp) -> None:

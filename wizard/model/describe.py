@@ -6,6 +6,7 @@ import os
 
 from wizard.facts import Architecture
 from wizard.model.catalog import Preset, presets
+from wizard.model.consent import DIGEST
 from wizard.text import count
 
 
@@ -35,8 +36,11 @@ def facts_of(architecture: Architecture) -> list[tuple[str, str]]:
 
 
 def model_and_revision(text: str) -> tuple[str, str]:
-    """Split `owner/name@commit`; a folder keeps its `@`."""
+    """Split `owner/name@commit` and `folder@sha256:digest`; a folder keeps an `@` of its own."""
     text = text.strip()
+    named, _, digest = text.rpartition("@")
+    if named and DIGEST.fullmatch(digest):
+        return named, digest
     if "@" not in text or os.path.exists(os.path.expanduser(text)) or text.startswith((".", "/", "~")):
         return text, ""
     model, _, revision = text.rpartition("@")
@@ -47,3 +51,13 @@ def matching_presets(text: str) -> tuple[Preset, ...]:
     """Return the presets that hold every word of `text` in their id or title, all of them for no words."""
     words = text.lower().replace("/", " ").split()
     return tuple(preset for preset in presets() if all(word in f"{preset.id} {preset.title}".lower() for word in words))
+
+
+def critic_access(model: str, revision: str, *, trusted: bool) -> tuple[str, bool]:
+    """Return revision and trust for a critic's own model, given the policy's.
+
+    A digest says the same of any folder, so the critic's may bring the very code that was agreed to. A commit belongs
+    to the policy's repository alone.
+    """
+    same_code = DIGEST.fullmatch(revision) is not None and os.path.isdir(os.path.expanduser(model))
+    return (revision if same_code else "", trusted)

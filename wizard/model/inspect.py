@@ -19,7 +19,7 @@ from typing import Any
 
 from wizard.facts import Architecture
 from wizard.model.architecture import architecture_of
-from wizard.model.config_file import read_config, remote_code
+from wizard.model.consent import check_consent
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.tiny import TINY_CONFIG
 
@@ -74,11 +74,8 @@ def _inspect(
     if config is not None:
         return architecture_of(AutoConfig.for_model(**config), role=role)
     folder, commit = _located(model, revision)
-    files, classes = remote_code(read_config(folder))
+    files = check_consent(model, folder, commit, revision=revision, trust_remote_code=trust_remote_code)
     if files:
-        # Consent is to the files of one commit, not to whatever the repository will hold tomorrow.
-        if not trust_remote_code or (commit and revision != commit):
-            raise RemoteCodeConsentNeeded(model, files, classes, commit)
         missing = [name for name in files if "--" not in name and not (folder / name).is_file()]
         if missing and not commit:
             raise ModelError(

@@ -17,7 +17,7 @@ from wizard.memory import PredictionError, predict
 from wizard.memory.finding import memory_findings
 from wizard.memory.roofline import step_time
 from wizard.memory.text import estimate_text
-from wizard.model.errors import ModelError
+from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.model.units import NoUnits
 from wizard.opening import GoingOn, Resume
@@ -294,6 +294,11 @@ class PlainWizard:
                     random_weights=random_weights,
                 )
                 verdict = asyncio.run(self._follow(spec))
+            except RemoteCodeConsentNeeded as needed:
+                self._talk.say(needed.question)
+                if self._talk.agree("Run the code?"):
+                    self._take(self.plan.replace("model.revision", needed.revision))
+                continue
             except (ModelError, OSError, ValueError) as error:
                 self._talk.say(f"Could not start: {error}")
                 self._code = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from wizard.derived import derive, derived_text, idle_fields, ulysses_text
 from wizard.field_help import field_help
 from wizard.memory import group_peaks
-from wizard.model.describe import facts_of, matching_presets, model_and_revision
+from wizard.model.describe import critic_access, facts_of, matching_presets, model_and_revision
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.resolve import resolve_model
 from wizard.model.selection import candidates, fitting, outcome, recommended, selected, stored
@@ -129,11 +129,7 @@ def _take_model(plan: Plan, text: str, talk: Talk) -> Plan:
         try:
             found = resolve_model(model, python=python, revision=revision, trust_remote_code=trusted)
         except RemoteCodeConsentNeeded as needed:
-            at = f" at commit {needed.revision}" if needed.revision else ""
-            talk.say(
-                f"{model}{at} brings code of its own: {', '.join(needed.files)}, for the classes "
-                f"{', '.join(needed.classes)}. Read them first. Agreeing runs them here and on every training node."
-            )
+            talk.say(needed.question)
             if not talk.agree("Run the code?"):
                 raise Wrong(f"{model} is not taken: without consent only config.json is read.") from needed
             revision, trusted = needed.revision, True
@@ -149,9 +145,11 @@ def _take_model(plan: Plan, text: str, talk: Talk) -> Plan:
 
 def _take_critic(plan: Plan, text: str, talk: Talk) -> Plan:
     own = "" if text == "same" else text
+    revision, trusted = critic_access(own, plan.model.revision, trusted=plan.model.trust_remote_code)
+    python = plan.target.python
     try:
         found = (
-            resolve_model(own, python=plan.target.python, trust_remote_code=plan.model.trust_remote_code, role="critic")
+            resolve_model(own, python=python, revision=revision, trust_remote_code=trusted, role="critic")
             if own
             else None
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from wizard.model.catalog import preset_config
-from wizard.model.errors import ModelError
+from wizard.model.consent import check_consent
+from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.model.units import NoUnits, fsdp_units
-from wizard.plan import Plan
+from wizard.plan import Model, Plan
 from wizard.validation.spec import Device, Engine, ValidationSpec
 from wizard.validation.verl_plan import engine_overrides
 
@@ -117,9 +119,11 @@ def _model(plan: Plan, notes: list[str]) -> tuple[str, dict[str, object]]:
     if plan.model.id == TINY_ID:
         return str(ensure_tiny(plan.target.python)), {}
     if os.path.isdir(name):
+        _check_code(plan.model, Path(name), "")
         return name, {}
     cached = _cached(plan.model.id, plan.model.revision)
     if cached:
+        _check_code(plan.model, Path(cached), Path(cached).name)
         return cached, {}
     config = preset_config(plan.model.id)
     if config is None:
@@ -131,10 +135,24 @@ def _model(plan: Plan, notes: list[str]) -> tuple[str, dict[str, object]]:
     return "", config
 
 
+def _check_code(model: Model, folder: Path, commit: str) -> None:
+    """Make sure that the code which would run is the code that somebody agreed to.
+
+    Raises:
+        RemoteCodeConsentNeeded: it is not.
+    """
+    if model.trust_remote_code:
+        try:
+            check_consent(model.id, folder, commit, revision=model.revision, trust_remote_code=True)
+        except RemoteCodeConsentNeeded:
+            raise
+        except (ModelError, OSError):
+            # The run itself tells what is wrong with the folder.
+            return
+
+
 def _cached(model: str, revision: str) -> str:
     """Return the snapshot folder in the hub's cache if weights are there, else an empty string."""
-    from pathlib import Path
-
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     repository = hub / f"models--{model.replace('/', '--')}"
