@@ -16,10 +16,11 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from screens.base import StepScreen
 from screens.debug import DebugScreen
-from screens.widgets.dialogs import Confirm
+from screens.widgets.dialogs import Ask, Confirm
 from screens.widgets.tick import Tick
 from screens.widgets.validation_panel import ValidationPanel
-from wizard.diagnosis import diagnose_verdict
+from wizard.diagnosis import Diagnosis, diagnose_verdict
+from wizard.diagnosis.of_path import diagnose_path
 from wizard.findings import Fix
 from wizard.memory import PredictionError, predict
 from wizard.memory.prediction import Prediction
@@ -31,6 +32,7 @@ from wizard.validation.follow import FollowedRun
 from wizard.validation.launch import Launch, RayCluster
 from wizard.validation.launcher import HERE, Run
 from wizard.validation.plan_spec import spec_from_plan
+from wizard.validation.run_folder import NoRun
 from wizard.validation.spec import Engine, ValidationSpec
 from wizard.validation.verdict import Verdict
 
@@ -46,7 +48,8 @@ class ValidateScreen(StepScreen):
         "{validate-start} starts it, {validate-pause} pauses the display, {validate-cancel} cancels; "
         "when it fails, {fix}/{fix-letter} applies the first fix and {validate-start} runs again. {validate-debug} "
         "debugs: short runs from one device to the whole "
-        "Plan, each adding one thing, compared with each other. Random weights: only shapes, no checkpoint. "
+        "Plan, each adding one thing, compared with each other. {validate-log} reads a training's log and says why it "
+        "failed. Random weights: only shapes, no checkpoint. "
         "verl's engine: verl's own class, built from the configuration that is written, shards and steps; else torch's "
         "FSDP, used as verl does."
     )
@@ -54,6 +57,7 @@ class ValidateScreen(StepScreen):
         Binding("s,f5", "start", "Start", id="validate-start"),
         Binding("p", "pause", "Pause", id="validate-pause"),
         Binding("c", "cancel", "Cancel", id="validate-cancel"),
+        Binding("l", "explain", "Log", id="validate-log", tooltip="Say why a training failed, from its log"),
         Binding("d", "debug", "Debug", id="validate-debug"),
     ]
     DEFAULT_CSS = """
@@ -95,7 +99,7 @@ class ValidateScreen(StepScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer only what can be done now."""
-        if action in ("start", "debug"):
+        if action in ("start", "debug", "explain"):
             return not self._busy
         return self._busy if action in ("pause", "cancel") else True
 
@@ -118,6 +122,11 @@ class ValidateScreen(StepScreen):
         event.stop()
         self._pressed()
 
+    @property
+    def to_copy(self) -> tuple[str, str] | None:
+        """The path of the run's log."""
+        return None if self._run is None else ("The log's path", str(self._run.folder / "log.txt"))
+
     def action_pause(self) -> None:
         """Stop or resume drawing; the run itself goes on."""
         panel = self.query_one(ValidationPanel)
@@ -127,6 +136,27 @@ class ValidateScreen(StepScreen):
     def action_debug(self) -> None:
         """Climb the ladder of short runs, on a screen of its own."""
         self.app.push_screen(DebugScreen(self.app.plan, self._make_spec()))
+
+    def action_explain(self) -> None:
+        """Ask for the log of a training, or a run folder, and say why it failed."""
+        self.app.push_screen(Ask("Why did it fail? A training log, or the run folder of a validation."), self._read)
+
+    @work(exclusive=True, group="log", exit_on_error=False)
+    async def _read(self, name: str | None) -> None:
+        if not name:
+            return
+        path = Path(name).expanduser()
+        self._say(f"Reading {printable(str(path))} …")
+        try:
+            # A thread: logs of gigabytes take their time.
+            found = await asyncio.to_thread(diagnose_path, path, self.app.plan)
+        except OSError as error:
+            self._say(printable(f"{path} cannot be read: {error.strerror}"))
+        except NoRun as error:
+            self._say(printable(str(error)))
+        else:
+            self._say(f"{printable(path.name)}: {'why it failed' if found else 'no failure found'}")
+            self._explain(found, found.fixes[0] if found and found.fixes else None)
 
     async def action_cancel(self) -> None:
         """End the run and all its processes."""
@@ -245,10 +275,16 @@ class ValidateScreen(StepScreen):
     def _conclude(self, verdict: Verdict) -> None:
         self._say(printable(verdict.sentence))
         found = diagnose_verdict(verdict, self.app.plan)
-        if found is None:
-            return
         # Somebody else's run is of somebody else's Plan.
-        self._fix = found.fixes[0] if found.fixes and isinstance(self._run, Run) else None
+        mine = found is not None and found.fixes and isinstance(self._run, Run)
+        self._explain(found, found.fixes[0] if found and mine else None)
+
+    def _explain(self, found: Diagnosis | None, fix: Fix | None) -> None:
+        """Show why a run failed, and what the fix key does about it."""
+        self._fix = fix
+        if found is None:
+            self.query_one("#diagnosis", Static).update("")
+            return
         lines = [f"{found.title}: {found.what}", found.remedy]
         if self._fix is not None:
             key, again = self._keyed("{fix}/{fix-letter}"), self._keyed("{validate-start} runs again")

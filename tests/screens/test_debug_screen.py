@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from screen_driver import drawn, said, to_step, until
+from textual.widgets import Input
 
 from screens.app import WizardApp
 from screens.debug import DebugScreen
 from screens.validate import ValidateScreen
+from screens.widgets.dialogs import Ask
 from wizard.model.catalog import preset
 from wizard.model.tiny import ensure_tiny
 from wizard.plan import Fsdp, Plan
@@ -60,3 +63,26 @@ async def test_leaving_a_climb_ends_its_run(app: WizardApp) -> None:
         await until(pilot, lambda: isinstance(app.screen, ValidateScreen))
         await until(pilot, lambda: not screen.running)
         await until(pilot, lambda: run._process.returncode is not None)
+
+
+async def test_a_log_is_read_and_its_fix_applied(app: WizardApp, tmp_path: Path) -> None:
+    """The message is verl's own (0.9.1 `workers/config/actor.py`), as two Ray workers print it."""
+    log = tmp_path / "my train.log"
+    line = "AssertionError: When using sequence parallelism for actor/ref policy, you must enable `use_remove_padding`."
+    log.write_text(f"(TaskRunner pid=7) starting\n(WorkerDict pid=8) {line}\n")
+    plan = dataclasses.replace(Plan(architecture=preset("tiny")), actor=Fsdp(ulysses_size=2))
+    app.session.begin(plan.replace("model.use_remove_padding", False))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await to_step(pilot, "validate")
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(app.screen, Ask))
+        app.screen.query_one(Input).value = str(tmp_path / "none.log")
+        await pilot.press("enter")
+        await until(pilot, lambda: "No such file" in said(pilot, "#verdict"))
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(app.screen, Ask))
+        app.screen.query_one(Input).value = str(log)
+        await pilot.press("enter")
+        await until(pilot, lambda: "remove padding" in said(pilot, "#diagnosis"))
+        await pilot.press("f4")
+        assert app.plan.model.use_remove_padding

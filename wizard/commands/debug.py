@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
-import os
-import stat
 import sys
 from pathlib import Path
 
@@ -15,14 +12,12 @@ import msgspec
 from wizard.commands.options import fail, reason
 from wizard.commands.run_options import add_run_options, run_options_error
 from wizard.debugging.text import diagnosis_text
-from wizard.diagnosis import Diagnosis
-from wizard.diagnosis.diagnose import diagnose_log, diagnose_verdict
-from wizard.diagnosis.log_lines import read_lines
+from wizard.diagnosis.of_path import diagnose_path, is_run_folder
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME as PLAN_NAME
 from wizard.plan_file import load_plan
 from wizard.scrub import scrub
-from wizard.validation.run_folder import NoRun, read_result
+from wizard.validation.run_folder import NoRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,14 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _is_configuration(target: Path) -> bool:
     if target.is_dir():
-        return not any((target / name).exists() for name in ("result.json", "log.txt"))
+        return not is_run_folder(target)
     return target.suffix in (".yaml", ".yml")
 
 
 def _explain(arguments: argparse.Namespace, target: Path) -> int:
     try:
         plan = load_plan(arguments.plan) if arguments.plan else Plan()
-        found = _diagnosed(target, plan)
+        found = diagnose_path(target, plan)
     except (PlanError, NoRun) as error:
         return fail(str(error), 2)
     except OSError as error:
@@ -81,16 +76,3 @@ def _explain(arguments: argparse.Namespace, target: Path) -> int:
     else:
         print(scrub(diagnosis_text(found)) if found else "no failure found")
     return 1 if found else 0
-
-
-def _diagnosed(target: Path, plan: Plan) -> Diagnosis | None:
-    if not target.is_dir():
-        with target.open("rb") as stream:
-            if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode) and not os.isatty(stream.fileno()):
-                raise OSError(errno.EINVAL, "a device, not a log", str(target))
-            return diagnose_log(read_lines(stream), plan)
-    verdict = read_result(target)
-    if verdict is not None:
-        return diagnose_verdict(verdict, plan)
-    with (target / "log.txt").open("rb") as stream:
-        return diagnose_log(read_lines(stream), plan)
