@@ -29,14 +29,11 @@ from screens.widgets.fields import FieldRow
 from wizard.files import FileExists
 from wizard.findings import Finding, Fix
 from wizard.fixing import apply_fix
-from wizard.memory.finding import memory_findings
 from wizard.model.process import InspectorProcess
 from wizard.opening import GoingOn, Resume
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME
-from wizard.rules import check_plan
 from wizard.session import Session
-from wizard.starter import fitted_plan, following
 
 JUDGE_SECONDS = 0.08
 """Pause in typing after which rules and predictor look at the Plan."""
@@ -157,6 +154,8 @@ class WizardApp(App[int], inherit_bindings=False):
 
     def set_plan(self, plan: Plan) -> None:
         """Take a whole Plan; values nobody chose yet follow a new model, machine or algorithm."""
+        from wizard.starter import following
+
         if self.session.change(following(self.plan, plan)):
             self._changed()
 
@@ -178,6 +177,10 @@ class WizardApp(App[int], inherit_bindings=False):
         self._judging = self.set_timer(JUDGE_SECONDS, self._judge)
 
     def _judge(self) -> None:
+        # Here, like the starter's: rules and predictor would double the time to the first paint.
+        from wizard.memory.finding import memory_findings
+        from wizard.rules import check_plan
+
         self.findings = (*check_plan(self.plan), *memory_findings(self.plan))
         step = self._step_on_top
         if step is not None:
@@ -187,8 +190,8 @@ class WizardApp(App[int], inherit_bindings=False):
         self.set_keymap(self.user_keys.keys)
         for problem in self.user_keys.problems:
             self.notify(problem, severity="warning", timeout=PROBLEM_SECONDS, markup=False)
-        self._judge()
         self.go(STEPS[0].id)
+        self.call_after_refresh(self._judge)
         self.warm_inspector()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -391,6 +394,8 @@ class WizardApp(App[int], inherit_bindings=False):
 
     def action_fit(self) -> None:
         """Choose batches, rollout, attention and offload anew for the model and machine."""
+        from wizard.starter import fitted_plan
+
         fitted = fitted_plan(self.plan)
         if fitted == self.plan:
             self.notify("These values are already what the wizard would choose.")

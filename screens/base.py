@@ -17,6 +17,7 @@ from screens.steps import STEPS
 from screens.widgets.fields import FieldRow
 from screens.widgets.findings import FindingsPanel
 from screens.widgets.memory_bar import MemoryBar
+from screens.widgets.steady import Steady
 from wizard.findings import Finding, Fix, Severity
 from wizard.plan import Plan
 from wizard.text import printable
@@ -72,7 +73,7 @@ class StepScreen(Screen[None]):
     app: WizardApp
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="title", markup=False)
+        yield Steady("", id="title", markup=False)
         yield Static(f"Made for {FULL[0]}×{FULL[1]}: Tab and Page Down reach the rest.", id="small", markup=False)
         with Horizontal(id="columns"):
             yield Static(self._step_list(), id="steps", markup=False)
@@ -86,7 +87,7 @@ class StepScreen(Screen[None]):
                         yield MemoryBar(only_peak=True, id="cost")
                     if self.findings_of:
                         yield FindingsPanel([] if "" in self.findings_of else self.findings_of, id="findings")
-                    yield Static("", id="hint", markup=False)
+                    yield Steady("", id="hint", markup=False)
         yield Footer(compact=True, show_command_palette=False)
 
     def compose_step(self) -> ComposeResult:

@@ -10,6 +10,7 @@ from textual.widgets import Static
 
 from screens.base import FIT, StepScreen
 from screens.widgets.fields import FieldForm
+from screens.widgets.steady import Steady
 from wizard.derived import derive, derived_text, ulysses_text
 from wizard.plan import Plan
 from wizard.steps import step_of
@@ -33,9 +34,9 @@ class BatchesScreen(StepScreen):
     )
 
     def compose_step(self) -> ComposeResult:
-        yield Static("", id="derived", markup=False)
+        yield Steady("", id="derived", markup=False)
         yield FieldForm(step_of("batches").forms[0])
-        yield Static("", id="ulysses", markup=False)
+        yield Steady("", id="ulysses", markup=False)
         yield FieldForm(step_of("batches").forms[1])
 
     def plan_changed(self, plan: Plan) -> None:

@@ -15,8 +15,6 @@ from textual.widgets import Button, DataTable, Input, Static
 from screens.base import StepScreen
 from screens.widgets.fields import FieldForm
 from wizard.plan import Plan
-from wizard.probe.environment import read_rows
-from wizard.probe.gpus import read_gpus
 from wizard.probe.versions import ORDER, Row, State
 from wizard.steps import step_of
 from wizard.text import printable
@@ -96,6 +94,9 @@ class EnvironmentScreen(StepScreen):
 
     @work(thread=True, group="environment", exit_on_error=True)
     def _probe(self, python: str, stop: threading.Event) -> None:
+        from wizard.probe.environment import read_rows
+        from wizard.probe.gpus import read_gpus
+
         gpus = read_gpus(python, stop=stop)
         for row in read_rows(python, gpus, stop=stop):
             if stop.is_set():

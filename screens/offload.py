@@ -12,6 +12,7 @@ from textual.widgets import Static
 from screens.base import FIT, StepScreen
 from screens.widgets.fields import FieldForm
 from screens.widgets.memory_bar import MemoryBar
+from screens.widgets.steady import Steady
 from wizard.memory import PredictionError, predict
 from wizard.offload_text import offload_advice, offload_effects
 from wizard.plan import Plan
@@ -37,7 +38,7 @@ class OffloadScreen(StepScreen):
 
     def compose_step(self) -> ComposeResult:
         yield FieldForm(step_of("offload").fields)
-        yield Static("", id="effects", markup=False)
+        yield Steady("", id="effects", markup=False)
         yield MemoryBar()
 
     def plan_changed(self, plan: Plan) -> None:

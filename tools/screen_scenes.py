@@ -114,8 +114,8 @@ async def _offline(*_: object, **__: object) -> None:
 def fixed_host(rows: tuple[Row, ...] = ROWS) -> Iterator[None]:
     """Give the screens the facts of one imagined node."""
     with (
-        patch("screens.environment.read_rows", lambda *_, **__: iter(rows)),
-        patch("screens.environment.read_gpus", lambda *_, **__: GPUS),
+        patch("wizard.probe.environment.read_rows", lambda *_, **__: iter(rows)),
+        patch("wizard.probe.gpus.read_gpus", lambda *_, **__: GPUS),
         patch("screens.gpus.GpuReader", FixedReader),
         patch("screens.gpus.read_host", lambda: HOST),
         patch("wizard.model.process.InspectorProcess.warm", _cold),

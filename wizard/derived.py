@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 from wizard.plan import Plan
-from wizard.rules.parallel import ulysses_refusal
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,9 @@ def idle_fields(plan: Plan) -> frozenset[str]:
 
 def ulysses_choices(plan: Plan) -> tuple[tuple[int, str], ...]:
     """Return every size up to the world size (and the heads) with why it is refused, an empty text if it is not."""
+    # Here, as the first screen needs none of the rules.
+    from wizard.rules.parallel import ulysses_refusal
+
     heads = plan.architecture.num_attention_heads if plan.architecture else plan.world_size
     largest = min(plan.world_size, max(1, heads))
     sizes = sorted({*(size for size in range(1, largest + 1) if largest <= 16 or plan.world_size % size == 0)})

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from wizard.plan import Plan
 from wizard.plan_file import FILE_NAME, load_plan
-from wizard.probe.machine import machine_text
 from wizard.text import printable
 
 
@@ -47,6 +46,8 @@ def _earlier(own: Path) -> Resume | None:
     """
     if not own.exists():
         return None
+    from wizard.probe.machine import machine_text
+
     plan = load_plan(own)
     when = time.strftime("%d %B %H:%M", time.localtime(own.stat().st_mtime))
     machine = machine_text(plan.machine) if plan.machine.gpus_per_node else "the CPU"

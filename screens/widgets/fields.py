@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Label, Select, Static
 
+from screens.widgets.steady import Steady
 from screens.widgets.tick import Tick
 from wizard.derived import idle_fields
 from wizard.plan import FieldSpec, Plan, PlanError, parse_value, spec_of
@@ -58,7 +59,7 @@ class FieldRow(Vertical):
             self._editor = self._make_editor(self._shown)
             yield self._editor
             yield Label(self.spec.unit, classes="unit", markup=False)
-        yield Static("", classes="problem", markup=False)
+        yield Steady("", classes="problem", markup=False)
 
     def _make_editor(self, value: object) -> Widget:
         if self.spec.type is bool:

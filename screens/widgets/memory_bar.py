@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 from textual.widgets import Static
 
-from wizard.memory import PredictionError, predict
-from wizard.memory.prediction import PhasePeak, Prediction
-from wizard.memory.text import group_text
 from wizard.plan import Plan
 from wizard.text import gib, printable
+
+if TYPE_CHECKING:
+    # Every step knows this bar, and the first of them shows none.
+    from wizard.memory.prediction import PhasePeak, Prediction
 
 NARROW = 76
 """Cells a bar is drawn in before its place is known."""
@@ -60,6 +63,8 @@ def phase_line(phase: PhasePeak, capacity_bytes: int, width: int) -> Text:
 
 def memory_text(prediction: Prediction, width: int, *, only_peak: bool = False) -> Text:
     """Return all phases by the GPUs they run on, or the one that needs most, and the host's share."""
+    from wizard.memory.text import group_text
+
     lines: list[Text] = []
     for group in prediction.groups:
         if prediction.has_groups and not only_peak:
@@ -91,6 +96,8 @@ class MemoryBar(Static):
 
     def show(self, plan: Plan) -> None:
         """Predict and draw, if the Plan changed."""
+        from wizard.memory import PredictionError, predict
+
         if plan == self._plan:
             return
         self._plan = plan

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, RichLog, Sparkline, Static
 
+from screens.widgets.steady import Steady
 from wizard.memory.compare import compare
 from wizard.memory.prediction import Prediction
 from wizard.text import count, gib, printable
@@ -63,8 +64,8 @@ class ValidationPanel(Vertical):
             table.can_focus = False
             yield table
             with Vertical(id="numbers"):
-                yield Static("", id="values", markup=False)
-                yield Static("", id="facts", markup=False)
+                yield Steady("", id="values", markup=False)
+                yield Steady("", id="facts", markup=False)
         yield Sparkline([], id="times")
         with Vertical(id="lines"):
             yield RichLog(id="log", max_lines=LOG_LINES, wrap=True, markup=False, auto_scroll=False)
@@ -132,18 +133,13 @@ class ValidationPanel(Vertical):
             return
         self._changed = False
         self._draw_table()
-        self._draw_lines("#values", self._value_lines())
-        self._draw_lines("#facts", self._fact_lines())
+        self.query_one("#values", Static).update("\n".join(self._value_lines()))
+        self.query_one("#facts", Static).update("\n".join(self._fact_lines()))
         times = self.query_one(Sparkline)
         if self._times:
             times.display = True
             times.data = list(self._times)
         self._draw_log()
-
-    def _draw_lines(self, selector: str, lines: list[str]) -> None:
-        shown, text = self.query_one(selector, Static), "\n".join(lines)
-        if text != str(shown.content):
-            shown.update(text)
 
     def _draw_log(self) -> None:
         log = self.query_one(RichLog)

@@ -22,6 +22,7 @@ FLOOD_EVENTS_PER_SECOND, FLOOD_LOG_BYTES_PER_SECOND = 1_000.0, 10e6
 FLOOD_GROWTH_LIMIT_MB = 20.0
 SETTLE_SECONDS = 4.0
 """From the start of a run until the screen has all its lines, and the reader its buffers."""
+FIND_FIELD_SECONDS = 4.0
 CONTROLS_LINE = 2
 MB = 1e6
 
@@ -43,13 +44,6 @@ def validating(
             terminal.send(b"\r")
             terminal.until_text(f"Running {RANKS} ranks")
             yield terminal
-
-
-def live_bytes_per_second(size: tuple[int, int], seconds: float) -> float:
-    """Return the rate over a whole run, its first seconds left out."""
-    with validating(size, SETTLE_SECONDS + seconds + 5, EVENTS_PER_SECOND) as terminal:
-        terminal.listen(SETTLE_SECONDS)
-        return terminal.listen(seconds) / seconds
 
 
 def to_ranks_field(terminal: Terminal) -> None:
@@ -113,11 +107,11 @@ def _key_result(group: str, name: str, keys: Spread, limit_ms: float | None) -> 
     return Result(group, name, keys.p95, "ms", limit_ms, samples=len(keys.values), note=spread_note(keys))
 
 
-def flood(seconds: float) -> list[Result]:
+def flood(seconds: float, settle_seconds: float = SETTLE_SECONDS) -> list[Result]:
     """Measure keys and memory while ranks tell a thousand events a second and print 10 MB/s."""
-    lasting = SETTLE_SECONDS * 2 + seconds + 5
+    lasting = settle_seconds + FIND_FIELD_SECONDS + seconds
     with validating((80, 24), lasting, FLOOD_EVENTS_PER_SECOND, FLOOD_LOG_BYTES_PER_SECOND) as terminal:
-        terminal.listen(SETTLE_SECONDS)
+        terminal.listen(settle_seconds)
         to_ranks_field(terminal)
         before = terminal.process.memory_info().rss
         largest, keys, end = before, [], time.monotonic() + seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from wizard.memory.host import host_memory
 from wizard.memory.predict import PLANNED, groups_of, phases_of
 from wizard.memory.prediction import GroupPeak, PhasePeak, Prediction, PredictionError
@@ -21,8 +23,11 @@ def group_peaks(plan: Plan) -> tuple[GroupPeak, ...]:
         return ()
 
 
+@functools.lru_cache(maxsize=4)
 def predict(plan: Plan, exact: Exact = PLANNED) -> Prediction:
     """Return the peaks of one GPU and the host memory of one node for a training step of `plan`.
+
+    Remembered for the last Plans, as a screen's findings and its bar both ask.
 
     Args:
         exact: sizes and paths to take in place of what the Plan implies; remedies speak of the Plan all the same.
