@@ -13,6 +13,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
+from screens.copying import copy_text
 from screens.steps import STEPS
 from screens.widgets.fields import FieldRow
 from screens.widgets.findings import FindingsPanel
@@ -58,6 +59,7 @@ class StepScreen(Screen[None]):
         Binding("pagedown", "scroll('page_down')", "Page down", id="page-down", show=False),
         Binding("home", "scroll('home')", "Top", id="scroll-home", show=False),
         Binding("end", "scroll('end')", "End", id="scroll-end", show=False),
+        Binding("f12,y", "copy", "Copy", id="copy", tooltip="Copy what this step is about", show=False),
     ]
 
     step_id: ClassVar[str]
@@ -145,6 +147,28 @@ class StepScreen(Screen[None]):
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         row = next((node for node in event.widget.ancestors_with_self if isinstance(node, FieldRow)), None)
         self.query_one("#hint", Static).update(f"{row.path}: {row.spec.help}" if row else "")
+
+    def focus_field(self, path: str) -> None:
+        """Put the focus on a field."""
+        row = next((row for row in self.query(FieldRow) if row.path == path), None)
+        if row is not None and not row.display:
+            self.notify(f"verl does not read {path} under these answers.", markup=False)
+        elif row is not None:
+            row.focus_editor()
+
+    @property
+    def to_copy(self) -> tuple[str, str] | None:
+        """What the copy key takes, as its name and text; None for nothing."""
+        panel = next(iter(self.query(FindingsPanel)), None)
+        return panel.to_copy if panel else None
+
+    def action_copy(self) -> None:
+        """Copy what this step has to copy."""
+        found = self.to_copy
+        if found is None:
+            self.notify("Nothing to copy here.")
+        else:
+            copy_text(self.app, *found)
 
     def action_scroll(self, where: str) -> None:
         """Scroll the content: the keys work whatever has the focus."""

@@ -80,7 +80,7 @@ class LayerClassesScreen(StepScreen):
         yield DataTable(id="units", cursor_type="row")
         with Horizontal(classes="line"):
             yield Label("another class name", classes="name")
-            yield Input(id="other", compact=True, placeholder="Enter adds it")
+            yield Input(id="other", compact=True, placeholder="finds a class; Enter ticks or adds it")
         yield FieldForm(step_of("layer_classes").fields)
 
     def on_mount(self) -> None:
@@ -152,6 +152,15 @@ class LayerClassesScreen(StepScreen):
     def _ticked(self, event: SelectionList.SelectedChanged[str]) -> None:
         event.stop()
         self._choose(frozenset(event.selection_list.selected))
+
+    @on(Input.Changed, "#other")
+    def _sought(self, event: Input.Changed) -> None:
+        """Show the first class that the typed text is a part of."""
+        event.stop()
+        text = event.value.strip().lower()
+        found = [index for index, name in enumerate(self._listed) if text and text in name.lower()]
+        if found:
+            self.query_one("#classes", SelectionList).highlighted = found[0]
 
     @on(Input.Submitted, "#other")
     def _added(self, event: Input.Submitted) -> None:

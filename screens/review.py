@@ -15,6 +15,7 @@ from textual.widgets import Button, Input, Label, Static
 from generators import render, write
 from screens.base import StepScreen
 from screens.widgets.dialogs import Confirm
+from screens.widgets.findings import FindingsPanel
 from screens.widgets.memory_bar import LEGEND, MemoryBar
 from wizard.files import FileExists
 from wizard.findings import Finding, Severity
@@ -98,10 +99,15 @@ class ReviewScreen(StepScreen):
         self._blocked = errors > 0
         self._say(BLOCKED if errors else self._result)
 
+    @property
+    def to_copy(self) -> tuple[str, str]:
+        """The YAML, or the finding that has the focus."""
+        chosen = super().to_copy if self.query_one(FindingsPanel).has_focus else None
+        return chosen or (CONFIG, render(self.app.plan)[CONFIG])
+
     @on(Button.Pressed, "#copy")
     def _copy(self) -> None:
-        self.app.copy_to_clipboard(render(self.app.plan)[CONFIG])
-        self.notify("The YAML is in the clipboard, where the terminal allows it (OSC 52).")
+        self.action_copy()
 
     @on(Input.Submitted, "#folder")
     @on(Button.Pressed, "#write")

@@ -69,6 +69,11 @@ class FieldRow(Vertical):
             return Select(options, value=str(value), allow_blank=False, compact=True)
         return Input(text_of(value), EMPTY.get(self.path, ""), compact=True)
 
+    def focus_editor(self) -> None:
+        """Put the focus where the value is typed or chosen."""
+        if self._editor is not None:
+            self._editor.focus()
+
     def show(self, plan: Plan) -> None:
         """Show the Plan's value, unless the person is in the middle of typing something else."""
         value = plan.get(self.path)

@@ -10,8 +10,9 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from wizard.findings import Finding, Fix, Severity
-from wizard.text import printable
+from wizard.findings import Change, Finding, Fix, Severity
+from wizard.text import printable, printable_lines
+from wizard.verl.overrides import override_text
 
 MARKS = {
     Severity.ERROR: ("x error", "bold red"),
@@ -29,6 +30,11 @@ def finding_text(finding: Finding) -> Text:
     if finding.fixes:
         text.append(f" → {printable(finding.fixes[0].label)}", style="green")
     return text
+
+
+def _override(change: Change) -> str:
+    key = change.field.lstrip("+~")
+    return override_text(key, change.value, "+" if change.field.startswith("+") else "")
 
 
 class FindingsPanel(OptionList):
@@ -66,11 +72,26 @@ class FindingsPanel(OptionList):
     @property
     def first_fix(self) -> Fix | None:
         """The fix that one key applies: of the chosen finding when the list has the focus, else the first there is."""
-        if self.has_focus and self.highlighted is not None and self.highlighted < len(self._findings):
-            chosen = self._findings[self.highlighted]
-            if chosen.fixes:
-                return chosen.fixes[0]
+        chosen = self._chosen
+        if chosen is not None and chosen.fixes:
+            return chosen.fixes[0]
         return next((finding.fixes[0] for finding in self._findings if finding.fixes), None)
+
+    @property
+    def to_copy(self) -> tuple[str, str] | None:
+        """Name and text of the chosen finding, else of the first one: what it says, and each fix as overrides."""
+        finding = self._chosen or next(iter(self._findings), None)
+        if finding is None:
+            return None
+        lines = [f"{finding.field}: {finding.message}"]
+        for fix in finding.fixes:
+            lines += [f"# {fix.label}", *map(_override, fix.changes)]
+        return f"The finding on {printable(finding.field)}", printable_lines("\n".join(lines))
+
+    @property
+    def _chosen(self) -> Finding | None:
+        here = self.highlighted if self.has_focus else None
+        return self._findings[here] if here is not None and here < len(self._findings) else None
 
     @on(OptionList.OptionSelected)
     def _apply(self, event: OptionList.OptionSelected) -> None:

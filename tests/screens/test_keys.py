@@ -61,7 +61,7 @@ async def test_what_textual_adds_has_an_id_too(app: WizardApp) -> None:
 
 
 async def test_other_keys_work_and_are_shown(tmp_path: Path) -> None:
-    app = app_with(tmp_path, "next: f10,ctrl+n\nback: f3\nfit-batches: f12\nclose-help: k\n")
+    app = app_with(tmp_path, "next: f10,ctrl+n\nback: f3\nfit-batches: f11\nclose-help: k\n")
     assert app.user_keys.problems == ()
     async with app.run_test(size=SIZE) as pilot:
         await standing(pilot, "environment")
@@ -73,8 +73,8 @@ async def test_other_keys_work_and_are_shown(tmp_path: Path) -> None:
         await pilot.press("f3")
         await standing(pilot, "gpus")
         await to_step(pilot, "batches")
-        assert "F12 chooses all of these anew" in drawn(pilot)
-        assert "F12 Fit" in drawn(pilot)
+        assert "F11 chooses all of these anew" in drawn(pilot)
+        assert "F11 Fit" in drawn(pilot)
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, Help))
         await pilot.press("end")
@@ -136,8 +136,8 @@ def test_a_wrong_entry_is_left_out_and_said(tmp_path: Path, text: str, said: lis
 
 
 def test_keys_that_only_other_screens_use_are_free(tmp_path: Path) -> None:
-    found = read_keys(file_of(tmp_path, "debug-cancel: f7\nanswer-yes: u\nvalidate-start: f12\n"))
-    assert found == UserKeys({"debug-cancel": "f7", "answer-yes": "u", "validate-start": "f12"})
+    found = read_keys(file_of(tmp_path, "debug-cancel: f7\nanswer-yes: u\nvalidate-start: f11\n"))
+    assert found == UserKeys({"debug-cancel": "f7", "answer-yes": "u", "validate-start": "f11"})
 
 
 async def test_a_wrong_entry_is_shown_and_the_others_hold(tmp_path: Path) -> None:
