@@ -24,8 +24,10 @@ def run_yaml(plan: Plan) -> str:
     root["defaults"] = ["ppo_trainer", "_self_"]
     # Lets the file also be used through --config-path, where verl's folder is not searched by itself.
     root["hydra"] = CommentedMap({"searchpath": ["pkg://verl.trainer.config"]})
+    taken_over = dict(plan.extra_overrides)
     for key, value in plan_to_overrides(plan).items():
-        _put(root, key.split("."), _plain(value), reason_of(key, plan))
+        # What was taken over from a file is OmegaConf's text already: an interpolation in it stays one.
+        _put(root, key.split("."), _plain(value, interpolated=key in taken_over), reason_of(key, plan))
     stream = StringIO()
     yaml = YAML()
     yaml.width = 4096
@@ -43,14 +45,14 @@ def _put(root: CommentedMap, path: list[str], value: Any, reason: str) -> None:
     owner.yaml_set_comment_before_after_key(path[-1], before=reason, indent=2 * depth)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, *, interpolated: bool) -> Any:
     """Quote text that YAML 1.1 or OmegaConf would read as something else: `1e-6`, `yes`, `${HOME}`."""
     if isinstance(value, dict):
-        return {name: _plain(child) for name, child in value.items()}
+        return {name: _plain(child, interpolated=interpolated) for name, child in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, interpolated=interpolated) for item in value]
     if isinstance(value, str):
-        return value if _is_bare(value) else DoubleQuotedScalarString(_escaped(value))
+        return value if _is_bare(value) else DoubleQuotedScalarString(value if interpolated else _escaped(value))
     return value
 
 

@@ -6,21 +6,26 @@ import math
 from typing import Any
 
 from wizard.findings import Finding, Fix
+from wizard.scrub import HIDDEN, hide_secrets, is_secret
 from wizard.text import printable
 
 
 def finding_lines(finding: Finding, origin: str = "") -> list[str]:
     """Return what is wrong, when verl shows it, and what helps."""
     where = f" ({origin})" if origin else ""
-    head = f"{finding.severity.value.upper()} {finding.field} = {value_text(finding.value)}{where}  [{finding.id}]"
-    lines = [printable(head), f"  {printable(finding.message)}", f"  when: {finding.stage.value}"]
-    return lines + [f"  fix: {printable(fix_text(fix))}" for fix in finding.fixes]
+    shown = value_text(_shown(finding.field, finding.value))
+    head = f"{finding.severity.value.upper()} {finding.field} = {shown}{where}  [{finding.id}]"
+    lines = [head, f"  {finding.message}", f"  when: {finding.stage.value}"]
+    lines += [f"  fix: {fix_text(fix)}" for fix in finding.fixes]
+    return [printable(hide_secrets(line)) for line in lines]
 
 
 def fix_text(fix: Fix) -> str:
     """Return a fix as its label and assignments."""
     changes = ", ".join(
-        change.field if change.field.startswith("~") else f"{change.field}={value_text(change.value)}"
+        change.field
+        if change.field.startswith("~")
+        else f"{change.field}={value_text(_shown(change.field, change.value))}"
         for change in fix.changes
     )
     return f"{fix.label}: {changes}"
@@ -41,15 +46,19 @@ def finding_data(finding: Finding) -> dict[str, Any]:
         "id": finding.id,
         "severity": finding.severity.value,
         "field": finding.field,
-        "value": _finite(finding.value),
-        "message": finding.message,
+        "value": _finite(_shown(finding.field, finding.value)),
+        "message": hide_secrets(finding.message),
         "stage": finding.stage.value,
         "fixes": [
-            {"field": change.field, "value": _finite(change.value)}
+            {"field": change.field, "value": _finite(_shown(change.field, change.value))}
             for fix in finding.fixes[:1]
             for change in fix.changes
         ],
     }
+
+
+def _shown(field: str, value: Any) -> Any:
+    return HIDDEN if is_secret(field, value) else value
 
 
 def _finite(value: Any) -> Any:

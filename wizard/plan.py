@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from wizard.facts import Architecture, Machine
+from wizard.scrub import is_secret
 
 Strategy = Literal["fsdp", "fsdp2"]
 Dtype = Literal["fp32", "bf16", "fp16"]
@@ -272,7 +273,12 @@ class Plan:
             raise PlanError(f"{path} = {value!r}: {error}. {found.help}") from error
         if found.minimum is not None and converted < found.minimum:
             raise PlanError(f"{path} = {value!r} is below its smallest value, {found.minimum:g}. {found.help}")
-        section, name = path.split(".")
+        if is_secret(name := path.rpartition(".")[2], converted):
+            raise PlanError(
+                f"{path} holds a key or password, which would stand in every file that is written. Export it as an "
+                f"environment variable on the nodes instead, and leave it out here. {found.help}"
+            )
+        section = path.rpartition(".")[0]
         owner = self.fsdp(section) if section in ("ref", "critic") else getattr(self, section)  # type: ignore[arg-type]
         changed: dict[str, Any] = {section: dataclasses.replace(owner, **{name: converted})}
         return dataclasses.replace(self, **changed)

@@ -1,10 +1,12 @@
-"""Takes secrets and personal paths out of text that leaves the machine."""
+"""Takes secrets and personal paths out of text. Standard library only: ranks tell their events through it."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 _NAME = r"[\w.-]*(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|credential|auth)[\w-]*"
 _SECRETS = (
@@ -20,6 +22,39 @@ _SECRETS = (
 _ASSIGNED = re.compile(rf"(?i)\b(?P<name>{_NAME})(?P<sign>['\"]?\s*[=:]\s*['\"]?)(?P<value>[^\s'\",;&}}]{{4,}})")
 _HARMLESS = re.compile(r"(?i)max_|num_|_len|tokens|per_token|_id$|tokenizer")
 HIDDEN = "[hidden]"
+_SECRET_KEY = re.compile(
+    r"(?i)(?:^|[._-])(?<!eos[._-])(?<!bos[._-])(?<!pad[._-])(?<!unk[._-])(?<!stop[._-])"
+    r"(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|secret[-_]?key|private[-_]?key|credentials?)$"
+)
+_SHORTEST = 8
+"""Characters of a secret: anything shorter would be found in ordinary text."""
+
+
+def hide_secrets(text: str) -> str:
+    """Return `text` without keys, passwords in URLs, and values of environment variables named like secrets."""
+    for secret in _environment_secrets():
+        text = text.replace(secret, HIDDEN)
+    for pattern in _SECRETS:
+        text = pattern.sub(HIDDEN, text)
+    return text
+
+
+def is_secret(key: str, value: Any) -> bool:
+    """Whether a setting holds a secret, by its name or by what it looks like; `${oc.env:NAME}` holds none."""
+    if isinstance(value, dict):
+        return any(is_secret(str(name), child) for name, child in value.items())
+    if isinstance(value, (list, tuple)):
+        return any(is_secret(key, item) for item in value)
+    if not isinstance(value, str) or "${" in value:
+        return False
+    named = _SECRET_KEY.search(key) is not None and len(value) >= _SHORTEST
+    return named or hide_secrets(value) != value
+
+
+@functools.cache
+def _environment_secrets() -> tuple[str, ...]:
+    values = (value for name, value in os.environ.items() if _SECRET_KEY.search(name) and len(value) >= _SHORTEST)
+    return tuple(sorted(values, key=len, reverse=True))
 
 
 def scrub(text: str) -> str:
@@ -27,9 +62,7 @@ def scrub(text: str) -> str:
 
     A user's home becomes `~`; other people's homes lose their name.
     """
-    for pattern in _SECRETS:
-        text = pattern.sub(HIDDEN, text)
-    text = _ASSIGNED.sub(_hide, text)
+    text = _ASSIGNED.sub(_hide, hide_secrets(text))
     home = str(Path.home())
     if home != os.sep:
         text = re.sub(rf"{re.escape(home)}(?=[/\s'\":,)]|$)", "~", text)

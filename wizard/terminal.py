@@ -6,6 +6,7 @@ import contextlib
 import re
 from typing import Any, TextIO, cast
 
+from wizard.scrub import hide_secrets
 from wizard.text import printable
 
 _LAYOUT = re.compile(r"([\n\r\t])")
@@ -28,12 +29,12 @@ class _Harmless:
 
 
 class _Messages(_Harmless):
-    """Messages for a person: when the terminal is gone there is nobody to read them, which is no error."""
+    """Messages for a person, without secrets: when the terminal is gone nobody can read them, which is no error."""
 
     def write(self, text: str) -> int:
         """Write text without control characters, if anybody can see it."""
         with contextlib.suppress(OSError):
-            super().write(text)
+            super().write(hide_secrets(text))
         return len(text)
 
     def flush(self) -> None:
@@ -48,5 +49,5 @@ def harmless(stream: TextIO) -> TextIO:
 
 
 def harmless_messages(stream: TextIO) -> TextIO:
-    """Return stderr so that nothing written to it can steer a terminal, and that a lost terminal is no error."""
+    """Return stderr so that nothing written to it steers a terminal or is secret, and a lost terminal is no error."""
     return cast(TextIO, _Messages(stream))

@@ -51,11 +51,16 @@ def test_nobody_agreed_to_run_the_code(bench: Bench, model: Path):
         bench.run(fixed.replace("model.revision", needed.value.revision))
 
 
-def test_code_that_raises(bench: Bench, model: Path):
-    code = HEALTHY + "    def __init__(self, config):\n        raise ZeroDivisionError('heads')\n"
+def test_code_that_raises(bench: Bench, model: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nothing of the run keeps what its message tells of a key, be it known by its form or by the environment."""
+    secrets = ("hf_" + "aB3d" * 9, "0123456789abcdef" * 2)
+    monkeypatch.setenv("WANDB_API_KEY", secrets[1])
+    code = HEALTHY + f"    def __init__(self, config):\n        raise ZeroDivisionError('heads {secrets[0]} {secrets[1]}')\n"
     found = bench.fails("remote-code-error", trusted(with_own_code(model, code)))
     assert found.diagnosis is not None
     assert "ZeroDivisionError: heads" in found.diagnosis.what
+    written = [file.read_bytes() for file in found.folder.iterdir() if file.is_file()]
+    assert not [text for text in written for secret in secrets if secret.encode() in text]
     with_own_code(model, HEALTHY)
     bench.passes(trusted(model))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from wizard.findings import Finding, Severity
 from wizard.findings_text import finding_data, finding_lines
 from wizard.plan import PlanError
 from wizard.rules import Facts, check_config
+from wizard.scrub import hide_secrets
 from wizard.text import printable_lines
 from wizard.verl.importer import Imported, import_argv, import_file
 from wizard.verl.reader import ReadError
@@ -140,12 +143,18 @@ def _fix(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
         print("\n".join(result.overrides), file=out)
     else:
         target = arguments.out or Path(f"{found.source}.fixed")
-        print(printable_lines(diff_of(found, result, target)), file=out)
+        print(printable_lines(hide_secrets(diff_of(found, result, target))), file=out)
         try:
-            write_atomic(target, result.document, overwrite=arguments.overwrite, keep_previous=True)
+            mode = _mode(found.source)
+            write_atomic(target, result.document, overwrite=arguments.overwrite, keep_previous=True, mode=mode)
         except FileExists as error:
             return fail(f"{error} (--overwrite)", 2)
         except OSError as error:
             return fail(f"{target}: cannot be written: {error.strerror}", 2)
         print(f"verl-wizard: written {target}", file=sys.stderr)
     return 1 if still_wrong(result, facts) else 0
+
+
+def _mode(source: str) -> int:
+    """Return the permissions of what is corrected: the copy is as private as the original."""
+    return stat.S_IMODE(os.stat(source).st_mode)

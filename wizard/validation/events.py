@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from wizard.scrub import hide_secrets
+
 Kind = Literal["step_started", "step_finished", "metric", "memory", "log", "failure", "lost", "finished"]
 KINDS = frozenset(("step_started", "step_finished", "metric", "memory", "log", "failure", "lost", "finished"))
 MAX_LINE_BYTES = 256 << 10
@@ -40,18 +42,20 @@ class Event:
 
 
 def to_line(event: Event) -> str:
-    """Return the event as one line of JSON; numbers that JSON lacks become their names."""
+    """Return the event as one line of JSON, without secrets; numbers that JSON lacks become their names."""
     return json.dumps(_jsonable(dataclasses.asdict(event)), ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def _jsonable(value: Any) -> Any:
+    if isinstance(value, str):
+        return hide_secrets(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
         return {str(name): _jsonable(child) for name, child in value.items()}
     if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+    return value if isinstance(value, (int, float, bool, type(None))) else hide_secrets(str(value))
 
 
 def parse_line(line: str) -> Event | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from wizard.scrub import hide_secrets
 from wizard.validation.agent import die_with_parent
 from wizard.validation.reporter import Reporter
 from wizard.validation.spec import ValidationSpec, read_spec
@@ -36,7 +37,7 @@ def run_rank(argv: list[str], run: Callable[[Path, Reporter], None]) -> int:
         run(Path(argv[0]), reporter)
     except Exception:
         # The failure event is written; the log gets the whole traceback for people.
-        traceback.print_exc()
+        sys.stderr.write(hide_secrets(traceback.format_exc()))
         sys.stderr.flush()
         # A process group that others still wait in cannot be torn down in order.
         os._exit(1)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from wizard.plan import Plan, PlanError
 from wizard.plan_file import FILE_NAME, load_plan
+from wizard.scrub import is_secret
 from wizard.verl.config import Assignment, Fault, VerlConfig
 from wizard.verl.export import equal, plan_to_config
 from wizard.verl.keys import ExportedKey, Unmappable, exported_keys
@@ -115,6 +116,13 @@ def plan_from_file(path: Path) -> tuple[Plan, Path]:
         found = import_file(path)
     except ReadError as error:
         raise PlanError(str(error)) from error
+    secret = [key for key in found.config.given if is_secret(key, found.config.raw(key))]
+    if secret:
+        raise PlanError(
+            f"{found.config.origin(secret[0]) or path}: {', '.join(secret)} holds a key or password, which would stand "
+            "in every file that is written. Export it as an environment variable and write ${oc.env:VARIABLE} there "
+            "instead."
+        )
     if found.plan is not None:
         return found.plan, Path(found.source)
     return config_to_plan(found.config, Plan()), Path(found.source).with_name(FILE_NAME)
