@@ -15,6 +15,7 @@ from textual.containers import Horizontal
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from screens.base import StepScreen
+from screens.cluster import ClusterScreen
 from screens.debug import DebugScreen
 from screens.widgets.dialogs import Ask, Confirm
 from screens.widgets.tick import Tick
@@ -48,7 +49,8 @@ class ValidateScreen(StepScreen):
         "{validate-start} starts it, {validate-pause} pauses the display, {validate-cancel} cancels; "
         "when it fails, {fix}/{fix-letter} applies the first fix and {validate-start} runs again. {validate-debug} "
         "debugs: short runs from one device to the whole "
-        "Plan, each adding one thing, compared with each other. {validate-log} reads a training's log and says why it "
+        "Plan, each adding one thing, compared with each other. {validate-cluster} compares the nodes: releases, GPUs, "
+        "networks, bandwidth, clocks. {validate-log} reads a training's log and says why it "
         "failed. Random weights: only shapes, no checkpoint. "
         "verl's engine: verl's own class, built from the configuration that is written, shards and steps; else torch's "
         "FSDP, used as verl does."
@@ -59,6 +61,7 @@ class ValidateScreen(StepScreen):
         Binding("c", "cancel", "Cancel", id="validate-cancel"),
         Binding("l", "explain", "Log", id="validate-log", tooltip="Say why a training failed, from its log"),
         Binding("d", "debug", "Debug", id="validate-debug"),
+        Binding("k", "cluster", "Cluster", id="validate-cluster", tooltip="Compare the nodes before anything runs"),
     ]
     DEFAULT_CSS = """
     ValidateScreen #controls { height: 1; overflow-x: auto; scrollbar-size-horizontal: 0; }
@@ -99,7 +102,7 @@ class ValidateScreen(StepScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer only what can be done now."""
-        if action in ("start", "debug", "explain"):
+        if action in ("start", "debug", "cluster", "explain"):
             return not self._busy
         return self._busy if action in ("pause", "cancel") else True
 
@@ -138,6 +141,10 @@ class ValidateScreen(StepScreen):
         self.app.push_screen(DebugScreen(self.app.plan, self._make_spec()))
 
     def action_explain(self) -> None:
+    def action_cluster(self) -> None:
+        """Compare the nodes, on a screen of its own."""
+        self.app.push_screen(ClusterScreen(self.app.plan, self._launch()))
+
         """Ask for the log of a training, or a run folder, and say why it failed."""
         self.app.push_screen(Ask("Why did it fail? A training log, or the run folder of a validation."), self._read)
 

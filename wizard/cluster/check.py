@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +17,13 @@ from wizard.cluster.judge_ray import judge_ray
 from wizard.cluster.report import Measurements, NodeFacts
 from wizard.cluster.spec import CheckSpec
 from wizard.findings import Finding, Severity
+from wizard.model.tiny import TINY_ID
 from wizard.nodes.requirements import RayNode
+from wizard.plan import Plan
 from wizard.validation.events import Event
 from wizard.validation.launch import RENDEZVOUS_SECONDS, Launch, Torchrun
 from wizard.validation.launcher import Run
+from wizard.validation.plan_spec import cpu_ranks
 from wizard.validation.verdict import Verdict
 from wizard.verl.ray_demand import Demand
 
@@ -44,6 +48,25 @@ class ClusterReport:
     def failed(self) -> bool:
         """Whether there is an error among the findings."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+
+def check_spec(plan: Plan, launch: Launch, gpus: int, world_size: int | None = None, model: str = "") -> CheckSpec:
+    """Return the check of the nodes that a Plan will run on.
+
+    Args:
+        gpus: of all nodes together; 0 checks with gloo on the CPU.
+        world_size: ranks; None takes one a GPU, else `cpu_ranks`.
+        model: folder that all nodes must see; empty takes the Plan's.
+    """
+    ranks = world_size or gpus or cpu_ranks(launch.nodes)
+    return CheckSpec(ranks, "cuda" if gpus else "cpu", model or _folder(plan.model.id))
+
+
+def _folder(model: str) -> str:
+    """Return the folder that the nodes must share; a name on the hub is none, and a path is this machine's."""
+    if model.startswith("~"):
+        return model
+    return os.path.abspath(model) if os.path.isabs(model) or (model != TINY_ID and os.path.isdir(model)) else ""
 
 
 @dataclass

@@ -85,9 +85,10 @@ def _rendezvous(spec: CheckSpec) -> tuple[Any, Any]:
 def _gloo_problem() -> str:
     """Return why gloo cannot be used on this node, which it says before it meets another; empty when it can."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
 
     try:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     except RuntimeError as error:
         return str(error)
     dist.destroy_process_group()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from wizard.cluster.check import ClusterCheck, ClusterReport
+from wizard.cluster.check import ClusterCheck, ClusterReport, check_spec
 from wizard.cluster.spec import CheckSpec
 from wizard.cluster.text import report_text
 from wizard.commands.options import fail, reason
@@ -21,7 +20,6 @@ from wizard.commands.run_options import (
     add_launch_options,
     add_rank_options,
     cancel_on_signals,
-    cpu_ranks,
     gpus_at_hand,
     launch_of,
     run_options_error,
@@ -59,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         plan = read_plan(arguments.target) if arguments.target else Plan(machine=probe_machine())
         launch = launch_of(arguments, plan)
-        spec = _spec(arguments, plan, launch)
+        gpus = gpus_at_hand(arguments, plan, launch)
+        spec = check_spec(plan, launch, gpus, arguments.world_size, arguments.model)
         # Without a Plan there is nothing that verl would ask of Ray.
         demand = demand_of_plan(plan, plan_to_config(plan)) if arguments.target else None
         report = asyncio.run(_check(spec, arguments.python or plan.target.python, launch, demand))
@@ -75,22 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
     if report.verdict.outcome == "cancelled":
         return EXIT_CODES["cancelled"]
     return 1 if report.failed else 0
-
-
-def _spec(arguments: argparse.Namespace, plan: Plan, launch: Launch) -> CheckSpec:
-    gpus = gpus_at_hand(arguments, plan, launch)
-    return CheckSpec(
-        world_size=arguments.world_size or gpus or cpu_ranks(launch),
-        device="cuda" if gpus else "cpu",
-        model_path=arguments.model or (_folder(plan.model.id) if arguments.target else ""),
-    )
-
-
-def _folder(model: str) -> str:
-    """Return the folder that the nodes must share; a name on the hub is none, and a path is this machine's."""
-    if model.startswith("~"):
-        return model
-    return os.path.abspath(model) if os.path.isabs(model) or os.path.isdir(model) else ""
 
 
 async def _check(spec: CheckSpec, python: str, launch: Launch, demand: Demand | None) -> ClusterReport:

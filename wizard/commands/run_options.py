@@ -14,7 +14,7 @@ from wizard.nodes.requirements import NodeError
 from wizard.plan import Plan
 from wizard.validation.launch import Launch, RayCluster, Torchrun
 from wizard.validation.launcher import HERE
-from wizard.validation.plan_spec import CPU_RANKS, spec_from_plan
+from wizard.validation.plan_spec import cpu_ranks, spec_from_plan
 from wizard.validation.spec import Engine, ValidationSpec
 
 MEET_SECONDS = 30.0
@@ -101,7 +101,7 @@ def make_spec(arguments: argparse.Namespace, plan: Plan, launch: Launch = HERE) 
     return spec_from_plan(
         plan,
         gpus=gpus,
-        world_size=arguments.world_size or (cpu_ranks(launch) if not gpus else None),
+        world_size=arguments.world_size or (cpu_ranks(launch.nodes) if not gpus else None),
         random_weights=arguments.random_weights,
         tokens=arguments.tokens,
         engine=arguments.engine,
@@ -114,11 +114,6 @@ def gpus_at_hand(arguments: argparse.Namespace, plan: Plan, launch: Launch) -> i
     from wizard.probe.machine import probe_machine
 
     return 0 if arguments.cpu else launch.gpus(plan, probe_machine().gpus_per_node)
-
-
-def cpu_ranks(launch: Launch) -> int:
-    """Return how many ranks run where there is no GPU: enough to meet, and at least one a node."""
-    return max(CPU_RANKS, launch.nodes)
 
 
 def cancel_on_signals(cancel: Callable[[], Awaitable[None]]) -> None:

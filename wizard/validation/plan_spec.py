@@ -19,6 +19,11 @@ CPU_TOKENS = 256
 """What a laptop gets through in seconds; on GPUs the Plan's own token budget is run."""
 
 
+def cpu_ranks(nodes: int) -> int:
+    """Return how many ranks run where there is no GPU: enough to meet, and at least one a node."""
+    return max(CPU_RANKS, nodes)
+
+
 def spec_from_plan(
     plan: Plan,
     *,
