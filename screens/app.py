@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.events import DescendantFocus
 from textual.filter import LineFilter, NoColor
@@ -266,14 +266,16 @@ class WizardApp(App[int], inherit_bindings=False):
         """Import torch and transformers in the background, before the model step asks."""
         await self.inspector.warm()
 
-    def go(self, step_id: str) -> None:
-        """Show a step, and save the answers."""
+    def go(self, step_id: str, path: str = "") -> None:
+        """Show a step, at one of its fields if a path is given, and save the answers."""
         if step_id not in self._steps:
             step = next(step for step in STEPS if step.id == step_id)
             self._steps[step_id] = make_screen(step)
             # Installed, a screen keeps what is typed on it, and a validation its course, while another one is shown.
             self.install_screen(self._steps[step_id], step_id)
         screen = self._steps[step_id]
+        if path:
+            screen.call_later(screen.focus_field, path)
         if self.screen is not screen:
             if isinstance(self.screen, StepScreen):
                 if self.screen.pending:
@@ -380,17 +382,10 @@ class WizardApp(App[int], inherit_bindings=False):
         return list(self.focused.ancestors_with_self) if self.focused is not None else []
 
     def get_system_commands(self, screen: Screen[Any]) -> Any:
+        from screens.palette import commands
+
         yield from super().get_system_commands(screen)
-        for index, step in enumerate(STEPS):
-            yield SystemCommand(
-                f"{index + 1}. {step.title}", "Go to this step", lambda step_id=step.id: self.go(step_id)
-            )
-        yield SystemCommand("Undo", "Take the last change back", self.action_undo)
-        yield SystemCommand("Redo", "Make it again", self.action_redo)
-        yield SystemCommand(
-            "Fit to model and machine", "Choose batches, rollout, attention and offload anew", self.action_fit
-        )
-        yield SystemCommand("Compare with another Plan", "Show which answers differ", self.action_compare)
+        yield from commands(self)
 
     def action_fit(self) -> None:
         """Choose batches, rollout, attention and offload anew for the model and machine."""

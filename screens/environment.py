@@ -42,8 +42,8 @@ class EnvironmentScreen(StepScreen):
     guide = (
         "Every row is asked of the interpreter that trains, in a process of its own: torch and flash-attn are imported "
         "for real. FAIL stops training or validation, WARN costs a part of them. Where verl is installed, its own "
-        "wheel metadata says which versions it takes. Enter on a row copies its install command. An empty interpreter "
-        "is the one this program runs in; Enter in its field, or {probe-again}, asks again."
+        "wheel metadata says which versions it takes. Enter on a row, or {copy}, copies its install command. "
+        "An empty interpreter is the one this program runs in; Enter in its field, or {probe-again}, asks again."
     )
 
     class RowRead(Message):
@@ -123,16 +123,27 @@ class EnvironmentScreen(StepScreen):
             self._detail()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        row = self._rows.get(event.row_key.value or "")
-        if row is not None and row.install:
-            self.app.copy_to_clipboard(row.install)
-            self.notify(f"Copied: {row.install}", markup=False)
+        if self._highlighted is not None and self._highlighted.install:
+            self.action_copy()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         version = self._other_version()
         if version:
             self.app.edit("target.verl_version", version)
             self._table.focus()
+
+    @property
+    def to_copy(self) -> tuple[str, str] | None:
+        """The highlighted row's install command, else what it says."""
+        row = self._highlighted
+        if row is None:
+            return None
+        command = f"The command that installs {row.name}"
+        return (command, row.install) if row.install else (row.name, f"{row.name} {row.version}: {row.reason}")
+
+    @property
+    def _highlighted(self) -> Row | None:
+        return self._rows.get(ORDER[min(self._table.cursor_row, len(ORDER) - 1)])
 
     @property
     def _table(self) -> DataTable[Text | str]:
@@ -147,7 +158,7 @@ class EnvironmentScreen(StepScreen):
     def _detail(self) -> None:
         table = self._table
         name = ORDER[min(table.cursor_row, len(ORDER) - 1)]
-        row = self._rows.get(name)
+        row = self._highlighted
         text = f"{name}: asking the interpreter {WAITING}" if row is None else f"{name}: {printable(row.reason)}"
         if row is not None and row.install:
             text += f"\n{printable(row.install)}"
