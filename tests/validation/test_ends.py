@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.faults.models import HEALTHY, with_own_code
 from wizard.model.catalog import preset
 from wizard.plan import Model, Plan
 from wizard.plan_file import FILE_NAME, plan_to_yaml
+from wizard.validation import launcher
+from wizard.validation import verdict as verdict_module
 from wizard.validation.launcher import RUN_VARIABLE, Run
 from wizard.validation.spec import ValidationSpec
 from wizard.validation.verdict import Verdict
@@ -90,23 +94,73 @@ def test_hung_rank_times_out_and_is_named(make_spec: Specs, tmp_path: Path):
     assert processes_of(tmp_path) == []
 
 
-def test_cancel_ends_everything(make_spec: Specs, tmp_path: Path):
+STUBBORN = HEALTHY + """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+# A daemon as a logger or a data loader may leave one: in a session of its own, its parent gone.
+IGNORE = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork() and os._exit(0); time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", IGNORE], start_new_session=True).wait()
+"""
+"""A model whose ranks do not end when they are told to, and each leave a process that does not either."""
+
+
+@pytest.fixture
+def stubborn(make_spec: Specs, tiny: Path, tmp_path: Path) -> ValidationSpec:
+    model = with_own_code(Path(shutil.copytree(tiny, tmp_path / "model")), STUBBORN)
+    return make_spec(model=str(model), trust_remote_code=True, benchmark_runs=500)
+
+
+def daemons_of(folder: Path) -> int:
+    """How many daemons the ranks have left behind."""
+    lines = (" ".join(psutil.Process(pid).cmdline()) for pid in processes_of(folder))
+    return sum("time.sleep(600)" in line for line in lines)
+
+
+def test_cancel_ends_even_what_ignores_it(stubborn: ValidationSpec, tmp_path: Path):
     tasks: list[asyncio.Task[None]] = []
-    verdict, _ = run_and(
-        make_spec(benchmark_runs=500), tmp_path,
-        lambda run: tasks.append(asyncio.get_running_loop().create_task(run.cancel())), "benchmark",
-    )  # fmt: skip
+
+    def cancel(run: Run) -> None:
+        assert daemons_of(tmp_path) == 2
+        tasks.append(asyncio.get_running_loop().create_task(run.cancel()))
+
+    verdict, _ = run_and(stubborn, tmp_path, cancel, "benchmark")
     assert verdict.outcome == "cancelled", verdict.sentence
     assert processes_of(tmp_path) == []
 
 
-def test_killed_agent_takes_its_ranks_with_it(make_spec: Specs, tmp_path: Path):
+def test_killed_agent_takes_its_ranks_and_their_daemons_with_it(stubborn: ValidationSpec, tmp_path: Path):
     def kill_agent(run: Run) -> None:
+        assert daemons_of(tmp_path) == 2
         os.kill(run._process.pid, signal.SIGKILL)
 
-    verdict, _ = run_and(make_spec(benchmark_runs=500), tmp_path, kill_agent, "benchmark")
+    verdict, _ = run_and(stubborn, tmp_path, kill_agent, "benchmark")
     assert verdict.outcome == "lost", verdict.sentence
     until(lambda: processes_of(tmp_path) == [], "no process of the run is left")
+
+
+def test_a_stopped_agent_does_not_hold_up_the_end(make_spec: Specs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It cannot end anybody, nor be asked to; its folder is gone besides, so that nobody can tell anything."""
+    monkeypatch.setattr(launcher, "END_SECONDS", 1.0)
+    tasks: list[asyncio.Task[None]] = []
+
+    def stop(run: Run) -> None:
+        os.kill(run._process.pid, signal.SIGSTOP)
+        shutil.rmtree(tmp_path)
+        tasks.append(asyncio.get_running_loop().create_task(run.cancel()))
+
+    verdict, seconds = run_and(make_spec(benchmark_runs=500), tmp_path, stop, "benchmark")
+    assert verdict.outcome == "cancelled", verdict.sentence
+    assert seconds < 30
+    until(lambda: processes_of(tmp_path) == [], "no process of the run is left")
+
+
+def test_a_vanished_run_folder_is_named(make_spec: Specs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(verdict_module, "SILENT_SECONDS", 2.0)
+    spec = make_spec(benchmark_runs=5000)
+    verdict, _ = run_and(spec, tmp_path, lambda run: shutil.rmtree(tmp_path), "benchmark")
+    assert verdict.outcome == "lost", verdict.sentence
+    assert f"run folder {tmp_path} was removed" in verdict.cause
+    assert processes_of(tmp_path) == []
 
 
 @pytest.fixture
