@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +25,7 @@ def open_wizard(folder: Path, size: tuple[int, int] = COLUMNS_AND_LINES, python:
     """Start the wizard on the folder's Plan, with its state in the folder, and wait for the first screen."""
     argv = [*WIZARD, "--resume", *(["--python", str(python)] if python else [])]
     state = {"XDG_STATE_HOME": str(folder / STATE_FOLDER), "XDG_CACHE_HOME": str(folder / "cache")}
-    terminal = Terminal(argv, folder, size, {"COLORTERM": "truecolor", "PYTHONPATH": os.getcwd(), **state})
+    terminal = Terminal(argv, folder, size, {"COLORTERM": "truecolor", **state})
     terminal.until_text(f"1/{STEPS}")
     return terminal
 
