@@ -140,11 +140,11 @@ class ValidateScreen(StepScreen):
         """Climb the ladder of short runs, on a screen of its own."""
         self.app.push_screen(DebugScreen(self.app.plan, self._make_spec()))
 
-    def action_explain(self) -> None:
     def action_cluster(self) -> None:
         """Compare the nodes, on a screen of its own."""
         self.app.push_screen(ClusterScreen(self.app.plan, self._launch()))
 
+    def action_explain(self) -> None:
         """Ask for the log of a training, or a run folder, and say why it failed."""
         self.app.push_screen(Ask("Why did it fail? A training log, or the run folder of a validation."), self._read)
 
