@@ -5,6 +5,7 @@ Peaks and times go to `validation_<strategy>_<model>.json` in the folder that VE
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 from tests.validation.conftest import Finished, finish
 from wizard.model.catalog import preset, preset_config
+from wizard.plan import Fsdp, Model, Plan
+from wizard.validation.plan_spec import spec_from_plan
 from wizard.validation.spec import ValidationSpec
 
 torch = pytest.importorskip("torch")
@@ -88,3 +91,23 @@ def test_fp16_and_offload_policy(tmp_path: Path):
     assert found.verdict.outcome == "passed", found.verdict.sentence
     peaks = {e.data["phase"]: e.data["peak_allocated_bytes"] for e in found.events if e.kind == "memory"}
     assert peaks["actor_update"] < 8 * found.metric("parameters")
+
+
+@pytest.mark.verl
+@pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl in this interpreter")
+@pytest.mark.parametrize("strategy", ["fsdp2", "fsdp"])
+def test_verls_own_engine_agrees_with_torchs(strategy: Any, tmp_path: Path):
+    """The same Plan on both engines: the same random weights and tokens, with sdpa."""
+    name = MODELS["0.5b"][0]
+    plan = Plan(model=Model(id=name, attention="sdpa"), architecture=preset(name), actor=Fsdp(strategy=strategy))
+    runs = {}
+    for engine in ("torch", "verl"):
+        spec = spec_from_plan(plan, gpus=1, tokens=4096, random_weights=True, engine=engine)
+        (tmp_path / engine).mkdir()
+        runs[engine] = finish(spec, tmp_path / engine)
+        record(f"{strategy}_0.5b_engine_{engine}", runs[engine], spec)
+        log = (tmp_path / engine / "log.txt").read_text()[-3000:]
+        assert runs[engine].verdict.outcome == "passed", f"{runs[engine].verdict.sentence}\n{log}"
+    ours, verls = runs["torch"], runs["verl"]
+    assert verls.metric("loss") == pytest.approx(ours.metric("loss"), rel=5e-3)
+    assert verls.metric("gradient_norm") == pytest.approx(ours.metric("gradient_norm"), rel=5e-2)
