@@ -45,6 +45,7 @@ def test_target_modules_need_nothing_of_ours_but_torch_and_transformers():
         "            raise ImportError(name + ' is not in the target')\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "import wizard.validation.worker, wizard.validation.agent, wizard.model.tiny, wizard.probe.installed\n"
+        "import wizard.nodes.ray_driver, wizard.cluster.worker, wizard.cluster.node_facts, wizard.cluster.measure\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,6 @@ import pytest
 
 from tests.nodes.test_torchrun_nodes import free_port
 from wizard.facts import Machine
-from wizard.model.tiny import ensure_tiny
 from wizard.plan import Model, Plan
 from wizard.plan_file import FILE_NAME, plan_to_yaml
 
@@ -53,8 +52,8 @@ def of(report: Found, id: str) -> list[Found]:
 def homes(tmp_path: Path) -> tuple[Path, Path]:
     """Two home directories, of which the second lacks the model."""
     home, other = tmp_path / "home", tmp_path / "other"
-    (home / "models").mkdir(parents=True)
-    (home / "models" / "tiny").symlink_to(ensure_tiny())
+    (home / "models" / "tiny").mkdir(parents=True)
+    (home / "models" / "tiny" / "config.json").write_text("{}")
     other.mkdir()
     return home, other
 

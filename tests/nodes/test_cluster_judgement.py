@@ -165,6 +165,18 @@ def test_the_slow_pair_the_slow_rank_and_the_wrong_clock_are_named():
     assert found["clock-skew"].startswith("clock of node c -2.00 s")
 
 
+@pytest.mark.parametrize(("count", "pairs"), [(1, 0), (2, 1), (8, 28), (9, 9)])
+def test_every_node_is_measured_within_and_with_others(count: int, pairs: int):
+    pytest.importorskip("torch")
+    from wizard.cluster.measure import groups_of
+
+    groups = groups_of([f"n{rank // 2}" for rank in range(2 * count)])
+    assert [group.ranks for group in groups if len(group.nodes) == 1] == [(2 * n, 2 * n + 1) for n in range(count)]
+    between = [group for group in groups if len(group.nodes) == 2]
+    assert len({frozenset(group.nodes) for group in between}) == len(between) == pairs
+    assert all(len(group.ranks) == 4 for group in between)
+
+
 def test_every_finding_is_explained():
     text = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)) == set(CHECKS)
