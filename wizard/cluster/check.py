@@ -36,7 +36,7 @@ class ClusterReport:
 
     verdict: Verdict
     nodes: tuple[NodeFacts, ...] = ()
-    """One entry a node: its first rank's, with the GPUs of the fullest moment any rank saw."""
+    """One entry a node: its first rank's."""
     measured: Measurements | None = None
     ray_nodes: tuple[RayNode, ...] = ()
     demand: Demand | None = None

@@ -35,6 +35,8 @@ def _parts(report: ClusterReport) -> Iterator[RenderableType]:
     lines = [line for finding in report.findings for line in finding_lines(finding)]
     counts = {name: sum(f.severity.value == name for f in report.findings) for name in ("error", "warning", "note")}
     lines.append(", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()))
+    if report.verdict.outcome == "cancelled":
+        lines.append(report.verdict.sentence)
     yield Text("\n".join(lines))
 
 
