@@ -23,11 +23,11 @@ LIMIT = 1.02
 BARE = Path(__file__).with_name("bare_step.py")
 CPU_RANKS, CPU_TOKENS, GPU_TOKENS = 2, 256, 8192
 SHAPE = {
-    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 32_000, "hidden_size": 512,
-    "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 8192, "hidden_size": 384,
+    "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2,
     "tie_word_embeddings": False,
 }  # fmt: skip
-"""Some 50 million parameters: large enough that a step is arithmetic, small enough for a CPU."""
+"""Some 15 million parameters: a step is mostly arithmetic, and on a CPU still over before other work disturbs it."""
 GPU_SHAPE = SHAPE | {
     "vocab_size": 152_064, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
     "num_attention_heads": 12, "num_key_value_heads": 2,
@@ -35,8 +35,11 @@ GPU_SHAPE = SHAPE | {
 """Qwen2.5-1.5B's, with a head of its own."""
 
 
-def validation_step(rounds: int = 4, runs: int = 6) -> list[Result]:
-    """Measure the step in turns: bare, validator, validator, bare, …; and how long each took from start to end."""
+def validation_step(rounds: int = 6, runs: int = 12) -> list[Result]:
+    """Measure the step in turns: bare, validator, validator, bare, …; and how long each took from start to end.
+
+    Each run counts with its fastest step: what else the machine does can only add to one.
+    """
     gpus = torch.cuda.device_count()
     ranks, tokens = (gpus, GPU_TOKENS) if gpus else (CPU_RANKS, CPU_TOKENS)
     steps: dict[str, list[float]] = {"bare": [], "validator": []}
@@ -52,7 +55,7 @@ def validation_step(rounds: int = 4, runs: int = 6) -> list[Result]:
             order = ("bare", "validator") if number % 2 == 0 else ("validator", "bare")
             for kind in order:
                 started = time.perf_counter()
-                steps[kind] += _bare(folder, ranks, tokens, runs) if kind == "bare" else _validator(spec)
+                steps[kind].append(min(_bare(folder, ranks, tokens, runs) if kind == "bare" else _validator(spec)))
                 whole[kind].append(time.perf_counter() - started)
     ours, bare = Spread(steps["validator"]), Spread(steps["bare"])
     where = f"{ranks} ranks, {'nccl' if gpus else 'gloo'}, {tokens} tokens"
