@@ -109,22 +109,22 @@ class Terminal:
         """Press keys."""
         os.write(self._fd, keys)
 
-    def until(self, true: Callable[[], bool], what: str = "the wanted screen") -> float:
+    def until(self, true: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> float:
         """Read until a condition of the screen holds; returns when what made it so came, in `time.perf_counter`.
 
         Raises:
             TerminalError: it did not come.
         """
-        end = time.monotonic() + DEADLINE_SECONDS
+        end = time.monotonic() + seconds
         while not true():
             if time.monotonic() > end:
-                raise TerminalError(f"{what} did not come:\n{self.text}")
-            self.read(0.25)
+                raise TerminalError(f"{what} did not come within {seconds:g} s:\n{self.text}")
+            self.read(0.1)
         return self.received_at
 
-    def until_text(self, text: str, line: int | None = None) -> float:
+    def until_text(self, text: str, line: int | None = None, seconds: float = DEADLINE_SECONDS) -> float:
         """Read until a text is on the screen, or on one of its lines, counted from 0."""
-        return self.until(lambda: text in (self.text if line is None else self.line(line)), repr(text))
+        return self.until(lambda: text in (self.text if line is None else self.line(line)), repr(text), seconds)
 
     def line(self, number: int) -> str:
         """What one line shows, counted from 0."""
