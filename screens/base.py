@@ -12,6 +12,7 @@ from textual.events import DescendantFocus, Resize
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Footer, Static
+from textual.worker import Worker, WorkerState
 
 from screens.copying import copy_text
 from screens.steps import STEPS
@@ -22,6 +23,7 @@ from screens.widgets.steady import Steady
 from wizard.findings import Finding, Fix, Severity
 from wizard.plan import Plan
 from wizard.text import printable
+from wizard.unexpected import unexpected
 
 if TYPE_CHECKING:
     from screens.app import WizardApp
@@ -29,8 +31,16 @@ if TYPE_CHECKING:
 FULL = (80, 24)
 """Columns and lines below which a screen says that it shows less than all; 60×18 is still comfortable."""
 FIT = "Choose batches, rollout, attention and offload anew for the model and machine"
+FAILURE_SECONDS = 60.0
+"""How long an error that nobody foresaw is shown."""
 WIDE_COLUMNS = 110
 """Columns from which the steps are listed at the left."""
+
+
+def tell_failure(screen: Screen[None], event: Worker.StateChanged) -> None:
+    """Say that something in the background ended with an error nobody foresaw; the answers and the screens stay."""
+    if event.state is WorkerState.ERROR and event.worker.error is not None:
+        screen.notify(unexpected(event.worker.error), severity="error", timeout=FAILURE_SECONDS, markup=False)
 
 
 class StepScreen(Screen[None]):
@@ -174,6 +184,9 @@ class StepScreen(Screen[None]):
         """Scroll the content: the keys work whatever has the focus."""
         body = self.query_one("#body", VerticalScroll)
         getattr(body, f"scroll_{where}")(animate=False)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        tell_failure(self, event)
 
     def on_field_row_edited(self, event: FieldRow.Edited) -> None:
         self.app.edit(event.path, event.value)

@@ -11,7 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
+from textual.worker import Worker
 
+from screens.base import tell_failure
 from screens.widgets.dialogs import Confirm, Help
 from wizard.debugging.ladder import ABOUT
 from wizard.debugging.report import FILE_NAME, report_text
@@ -101,6 +103,9 @@ class DebugScreen(Screen[None]):
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         self.query_one("#detail", Static).update(self._details.get(str(event.row_key.value), ""))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        tell_failure(self, event)
 
     def action_guide(self) -> None:
         """Explain the ladder."""

@@ -28,7 +28,6 @@ from wizard.memory.prediction import Prediction
 from wizard.model.errors import ModelError, RemoteCodeConsentNeeded
 from wizard.plan import Plan
 from wizard.text import printable, printable_lines
-from wizard.unexpected import unexpected
 from wizard.validation.follow import FollowedRun
 from wizard.validation.launch import Launch, RayCluster
 from wizard.validation.launcher import HERE, Run
@@ -205,8 +204,9 @@ class ValidateScreen(StepScreen):
             self._ask_consent(needed)
         except (ModelError, OSError, ValueError) as error:
             self._say(f"Could not start: {printable(str(error))}")
-        except Exception as error:  # the last resort: the answers are worth more than this run
-            self._say(unexpected(error))
+        except Exception:
+            self._say("Ended by an error that nobody foresaw.")
+            raise
         finally:
             self._set_busy(False)
 

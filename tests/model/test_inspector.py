@@ -254,7 +254,7 @@ async def test_a_wrong_interpreter_is_named() -> None:
     with pytest.raises(ModelError, match=r"/nowhere/python"):
         await InspectorProcess("/nowhere/python").resolve("someone/some-model")
     with pytest.raises(ModelError, match=r"/nowhere/python"):
-        resolve_model("someone/some-model", python="/nowhere/python")
+        await asyncio.to_thread(resolve_model, "someone/some-model", python="/nowhere/python")
 
 
 def cpu_seconds(process: psutil.Process) -> float:

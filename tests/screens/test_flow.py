@@ -14,6 +14,7 @@ from screen_driver import drawn, next_step, said, standing, tab_to, to_step, unt
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+import screens.validate
 from screens.app import Resume, WizardApp
 from screens.steps import STEPS
 from screens.validate import ValidateScreen
@@ -22,6 +23,7 @@ from wizard.model.catalog import preset
 from wizard.model.tiny import ensure_tiny
 from wizard.plan import Fsdp, Plan
 from wizard.plan_file import load_plan
+from wizard.state import state_folder
 from wizard.validation.verdict import Verdict
 
 SIZE = (80, 24)
@@ -214,6 +216,24 @@ async def test_a_change_while_a_step_is_being_made_reaches_it(app: WizardApp) ->
         app._judge()
         await standing(pilot, "offload")
         assert app.screen.query_one("#field-actor-param_offload Tick").value  # type: ignore[attr-defined]
+
+
+async def test_an_error_in_the_background_is_told_and_ends_nothing(
+    app: WizardApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise KeyError("foreseen")
+
+    monkeypatch.setattr(screens.validate, "spec_from_plan", fail)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await to_step(pilot, "validate")
+        assert isinstance(screen, ValidateScreen)
+        screen.action_start()
+        await until(pilot, lambda: bool(app._notifications))
+        told = [notification.message for notification in app._notifications]
+        assert f"the traceback is in {state_folder() / 'error.log'}" in told[0]
+        assert not screen.running
+        assert app.is_running
 
 
 async def test_answers_are_saved_and_offered_again(app: WizardApp, tmp_path: Path) -> None:

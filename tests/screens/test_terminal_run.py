@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from terminal import DEADLINE_SECONDS, Terminal
 
+import wizard
 from wizard.model.catalog import preset
 from wizard.model.tiny import ensure_tiny
 from wizard.plan import Model, Plan
@@ -152,3 +154,36 @@ def test_the_next_start_offers_to_watch_a_run_that_goes_on_and_ends_it_there(fol
         terminal.close()
         owner.kill()
         owner.wait()
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the program, one of whose own data files was cut off."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    home = Path(wizard.__file__).parents[1]
+    for name in ("wizard", "screens", "generators"):
+        shutil.copytree(home / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    data = tmp_path / "wizard" / "model" / "catalog.json.gz"
+    data.write_bytes(data.read_bytes()[:100])
+    return tmp_path
+
+
+def test_an_error_nobody_foresaw_is_one_line_and_keeps_the_answers(damaged: Path):
+    """In a key's handler, and in a command."""
+    log = damaged / "state" / "verl-wizard" / "error.log"
+    line = f"verl-wizard: unexpected EOFError: Compressed file ended before the end-of-stream marker was reached; the traceback is in {log}"
+    terminal = Terminal(damaged)
+    try:
+        terminal.until(b"1/10")
+        terminal.send(F3 + F3)
+        terminal.until(line.encode())
+        assert terminal.end() == 1
+    finally:
+        terminal.close()
+    assert b"Traceback" not in terminal.seen
+    assert "catalog.py" in log.read_text()
+    assert load_plan(damaged / FILE_NAME).model.id == "tiny"
+    command = [sys.executable, "-m", "wizard", "inspect", "Qwen/Qwen3-0.6B"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=damaged, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{line}\n")

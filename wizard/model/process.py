@@ -31,7 +31,7 @@ class InspectorProcess:
     async def warm(self) -> None:
         """Start the process and wait until it is ready to answer; failures show at the first question."""
         async with self._turn:
-            with contextlib.suppress(ModelError, OSError, asyncio.TimeoutError):
+            with contextlib.suppress(ModelError, OSError, ValueError, asyncio.TimeoutError):
                 await self._started()
 
     async def resolve(
@@ -50,10 +50,10 @@ class InspectorProcess:
         async with self._turn:
             line = ""
             try:
-                line = await self._ask(request_line(model, revision, trust_remote_code, role))
+                line = await self._ask(request_line(model, revision, trust_remote_code, role), model)
             except asyncio.TimeoutError as error:
                 raise ModelError(f"{model}: no answer within {TIME_LIMIT_SECONDS:.0f} s.") from error
-            except OSError as error:
+            except (OSError, ValueError) as error:  # a line beyond the limit is a ValueError
                 raise ended(self.python, model, f"{self._stderr_text()}\n{error}") from error
             finally:
                 # An answer that nobody waits for any more would be taken for the next one. And foreign code stays in
@@ -64,30 +64,34 @@ class InspectorProcess:
                 raise ended(self.python, model, self._stderr_text())
         return architecture_from(line, model)
 
-    async def _ask(self, request: str) -> str:
+    async def _ask(self, request: str, model: str) -> str:
         """Return the answer's line; empty when the process ended instead."""
-        process = await self._started()
+        process = await self._started(model)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(request.encode())
         await process.stdin.drain()
-        return (await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS)).decode()
+        return (await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_SECONDS)).decode("utf-8", "replace")
 
     async def close(self) -> None:
         """End the process, even in the middle of a question."""
         await self._stop()
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _started(self, model: str = "inspector") -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        process = await asyncio.create_subprocess_exec(
-            *target_command(self.python, MODULE),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_ANSWER_LIMIT_BYTES,
-            start_new_session=True,
-        )
+        command = target_command(self.python, MODULE)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_ANSWER_LIMIT_BYTES,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ModelError(f"{command[0]}: cannot be started: {error.strerror}. Check --python.") from error
         self._process = process
         self._stderr = b""
         self._reader = asyncio.create_task(self._drain(process))
@@ -99,7 +103,7 @@ class InspectorProcess:
             if not ready:
                 await self._stop()
         if not ready:
-            raise ended(self.python, "inspector", self._stderr_text())
+            raise ended(self.python, model, self._stderr_text())
         return process
 
     async def _drain(self, process: asyncio.subprocess.Process) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import Literal
 
 from wizard.facts import Architecture
 from wizard.model.catalog import preset
 from wizard.model.errors import ModelError
-from wizard.model.protocol import MODULE, TIME_LIMIT_SECONDS, architecture_from, ended, request_line
-from wizard.target import target_command
 
 
 def known(model: str, role: str = "actor") -> Architecture | None:
@@ -39,21 +36,17 @@ def resolve_model(
     found = known(model, role)
     if found is not None:
         return found
-    command = target_command(python, MODULE)
+    # Most answers need no process, and thus not what it takes to load this.
+    import asyncio
+
+    return asyncio.run(_once(model, python, revision, trust_remote_code, role))
+
+
+async def _once(model: str, python: str, revision: str, trust_remote_code: bool, role: str) -> Architecture:
+    from wizard.model.process import InspectorProcess
+
+    inspector = InspectorProcess(python)
     try:
-        done = subprocess.run(
-            command,
-            input=request_line(model, revision, trust_remote_code, role),
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT_SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        raise ModelError(f"{command[0]}: cannot be started: {error.strerror}. Check --python.") from error
-    except subprocess.TimeoutExpired as error:
-        raise ModelError(f"{model}: no answer within {TIME_LIMIT_SECONDS:.0f} s.") from error
-    lines = done.stdout.splitlines()
-    if len(lines) < 2:
-        raise ended(python, model, done.stderr)
-    return architecture_from(lines[-1], model)
+        return await inspector.resolve(model, revision=revision, trust_remote_code=trust_remote_code, role=role)
+    finally:
+        await inspector.close()
