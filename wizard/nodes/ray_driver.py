@@ -36,6 +36,8 @@ from wizard.validation.events import Event, Kind, to_line
 from wizard.validation.reporter import event_file, heartbeat_file
 from wizard.validation.stacks import STACKS_ANSWER, STACKS_REQUEST
 
+RAY_TOKEN = Path.home() / ".ray" / "auth_token"
+"""Where Ray keeps the token of this person's clusters; any local `ray.init()` leaves one behind."""
 PLACE_SECONDS = 30.0
 """How long Ray may take for placement groups on nodes that have what they need."""
 ACTOR_SECONDS = 60.0
@@ -47,6 +49,14 @@ CLOSE_SECONDS = 1.0
 """Less than the agent's grace: what has not ended by itself is killed."""
 FORWARDED = ("VERL_WIZARD_", "NCCL_", "GLOO_", "TORCH_", "HF_", "OMP_", "CUDA_DEVICE_MAX_CONNECTIONS")
 """Beginnings of the variables that ranks get from this machine; a path in one must be right on all nodes."""
+
+
+def _token_hint() -> str:
+    """Return what to do where the head may ask for a token, as ray 2.60's `scripts/scripts.py` starts it where there is
+    one: whoever joins by address sends none by itself (`_private/worker.py`)."""
+    if not RAY_TOKEN.is_file() or "RAY_AUTH_MODE" in os.environ:
+        return ""
+    return f". If the head asks for a token, RAY_AUTH_MODE=token sends the one in {RAY_TOKEN}"
 
 
 class Driver:
@@ -101,7 +111,7 @@ class Driver:
                 runtime_env={"py_modules": [package], "excludes": ["__pycache__"]},
             )
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            raise NodeError(f"no Ray cluster at {self._address}: {error}") from error
+            raise NodeError(f"no Ray cluster at {self._address}: {error}{_token_hint()}") from error
 
     def _alive(self) -> list[RayNode]:
         import ray
