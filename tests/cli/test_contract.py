@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,15 +36,15 @@ def test_version_and_help():
 
 
 def test_help_is_quick():
-    """The contract is 150 ms; a loaded CI machine gets some air, an import of torch would still be seen."""
-    best = min(_seconds("--help") for _ in range(5))
-    assert best < 0.4
+    """The contract is 150 ms; processor time, since a loaded machine adds waiting. An import of torch takes seconds."""
+    assert min(_processor_seconds("--help") for _ in range(3)) < 0.4
 
 
-def _seconds(*arguments: str) -> float:
-    started = time.perf_counter()
+def _processor_seconds(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run(*arguments)
-    return time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,15 @@ def test_generate_writes_nothing_when_verl_would_fail(tmp_path: Path):
     done = run("generate", "--model", "tiny", "--gpus", "2x24GB", "--out", tmp_path / "out", *edits)
     assert done.returncode == 1
     assert "ulysses" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_generate_writes_nothing_that_cannot_fit(tmp_path: Path):
+    """32.8 billion parameters in bf16 and a KV cache do not fit one GPU of 24 GB, whatever is offloaded."""
+    asked = ("generate", "--model", "Qwen/Qwen3-32B", "--gpus", "1x24GB", "--out", tmp_path / "out")
+    done = run(*asked)
+    assert done.returncode == 1
+    assert "memory" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

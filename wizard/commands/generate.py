@@ -10,6 +10,7 @@ from wizard.commands.options import add_model_access, fail, verl_version
 from wizard.files import FileExists
 from wizard.findings import Severity
 from wizard.findings_text import finding_lines
+from wizard.memory.finding import memory_findings
 from wizard.model.errors import ModelError
 from wizard.model.tiny import TINY_ID, ensure_tiny
 from wizard.plan import AlgorithmName, Model, PlanError, Target, field_specs
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files; exit 1 with the findings on stderr, and nothing written, when verl would fail."""
+    """Write the files; exit 1 with the findings on stderr, and nothing written, when verl would fail or run out of memory."""
     edits = [tuple(edit.split("=", 1)) for edit in arguments.edits]
     wrong = next((edit for edit in edits if len(edit) != 2), None)
     if wrong is not None:
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         return fail(str(error), 2)
     except ModelError as error:
         return fail(str(error))
-    findings = check_plan(plan)
+    findings = (*check_plan(plan), *memory_findings(plan))
     for finding in findings:
         print("\n".join(finding_lines(finding)), file=sys.stderr)
     if any(finding.severity is Severity.ERROR for finding in findings):
