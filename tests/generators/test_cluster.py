@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -117,7 +118,8 @@ def test_slurm_starts_ray_everywhere_then_verl_on_the_head(two_nodes: Plan, stan
     assert all(("--head" in command) == (node == "node1") for node, command in starts)
     [training] = [(node, command) for node, command in stand_ins.steps() if command[-2].endswith("/run.sh")]
     assert training[0] == "node1"
-    assert list(stand_ins.processes()) == [], "the job leaves no Ray behind"
+    _, alive = psutil.wait_procs(list(stand_ins.processes()), timeout=30)
+    assert alive == [], "the job leaves no Ray behind"
 
 
 def test_slurm_says_where_it_has_to_be_submitted(two_nodes: Plan, stand_ins: StandIns, tmp_path: Path):
