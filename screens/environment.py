@@ -9,6 +9,7 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, DataTable, Input, Static
 
@@ -181,4 +182,4 @@ class EnvironmentScreen(StepScreen):
         button = self.query_one("#follow", Button)
         version = self._other_version()
         button.set_class(bool(version), "offered")
-        button.label = f"Write the files for verl {version}, which is installed there"
+        button.label = Content(f"Write the files for verl {printable(version)}, which is installed there")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.content import Content
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -88,7 +89,7 @@ class PlacementScreen(StepScreen):
         layouts.clear_options()
         for name, refusal in refusals.items():
             text = LAYOUTS[name].label + (f" ({refusal})" if refusal else "")
-            layouts.add_option(Option(text, id=name, disabled=bool(refusal)))
+            layouts.add_option(Option(Content(text), id=name, disabled=bool(refusal)))
         layouts.highlighted = before or 0
 
     @on(OptionList.OptionSelected, "#layouts")

@@ -257,6 +257,23 @@ async def test_a_wrong_interpreter_is_named() -> None:
         await asyncio.to_thread(resolve_model, "someone/some-model", python="/nowhere/python")
 
 
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("head -c 3000 /dev/urandom | tr '\\n' x; echo; echo '\033]0;owned\007'", "answered with something else|ended without"),
+        ("exec yes", "answered with something else"),
+        ("exec tr '\\0' x < /dev/zero", "ended without an answer"),
+        ("kill -SEGV $$", "ended without an answer"),
+    ],
+)
+async def test_an_interpreter_that_is_none_is_told(program: str, told: str, tmp_path: Path, model_folder: Any) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.chmod(0o755)
+    with pytest.raises(ModelError, match=told):
+        await asyncio.to_thread(resolve_model, model_folder(QWEN), python=str(python))
+
+
 def cpu_seconds(process: psutil.Process) -> float:
     """Time on a core: what the wait would be on a machine that does nothing else."""
     times = process.cpu_times()

@@ -187,3 +187,21 @@ def test_an_error_nobody_foresaw_is_one_line_and_keeps_the_answers(damaged: Path
     command = [sys.executable, "-m", "wizard", "inspect", "Qwen/Qwen3-0.6B"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=damaged, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{line}\n")
+
+
+def test_commands_on_a_terminal_show_hostile_names_as_text(tmp_path: Path):
+    """A file's name, an option, a table's cells, and a parser's own message."""
+    name = "\x1b]0;owned\x07\x1b[2J$(touch owned)"
+    file = tmp_path / f"{name}.yaml"
+    file.write_text("nope: 1\n")
+    for arguments in (("check", file.name), ("check", "--", f"trainer.{name}=1"), (f"--{name}",), ("validate", name)):
+        terminal = Terminal(tmp_path, *arguments)
+        try:
+            assert terminal.end() in (1, 2)
+            while terminal.read(0.2):
+                continue
+            assert b"owned" in terminal.seen
+            assert not set(b"\x1b\x07") & set(terminal.seen), terminal.seen
+        finally:
+            terminal.close()
+    assert not (tmp_path / "owned").exists()
