@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from wizard.facts import Machine
-from wizard.plan import Algorithm, Plan, PlanError, field_specs
+from wizard.placing import parse_groups
+from wizard.plan import Algorithm, Placement, Plan, PlanError, field_specs
 from wizard.verl.export import plan_to_config, plan_to_overrides
 from wizard.verl.importer import config_to_plan, import_argv, import_file, plan_from_file
 from wizard.verl.reader import ReadError
@@ -47,6 +48,30 @@ def other_value(path: str) -> Any:
         str: lambda v: "zz",
     }
     return kinds[spec.type](spec.default) if spec.type in kinds else ("A", "B")
+
+
+@pytest.mark.parametrize(
+    ("version", "groups"),
+    [
+        ("0.9.1", "actor+ref+critic=2x4; rollout=2x4"),
+        ("0.9.1", "actor+ref+critic=2x8; rollout=1x8; reward=1x4"),
+        *((version, "actor+rollout+ref+critic=2x6; reward=2x2") for version in known_versions()),
+    ],
+)
+def test_pools_of_the_configuration_come_back_as_groups(version: str, groups: str):
+    nodes, gpus = (4, 8) if "1x8" in groups else (2, 8)
+    switch = "reward_model.enable" if version == "0.6.1" else "reward.reward_model.enable"
+    plan = dataclasses.replace(
+        BASE.replace("target.verl_version", version),
+        machine=Machine(nodes=nodes, gpus_per_node=gpus),
+        placement=Placement(parse_groups(groups)),
+        extra_overrides=((switch, True),) if "reward" in groups else (),
+    )
+    read = config_to_plan(plan_to_config(plan), Plan())
+    assert read.placement == plan.placement
+    assert (read.machine.nodes, read.machine.gpus_per_node) == (nodes, gpus)
+    assert read.extra_overrides == plan.extra_overrides, "what the groups say is kept nowhere else"
+    assert plan_to_overrides(read) == plan_to_overrides(plan)
 
 
 @pytest.mark.parametrize("version", known_versions())

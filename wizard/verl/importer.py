@@ -16,6 +16,7 @@ from wizard.verl.config import Assignment, Fault, VerlConfig
 from wizard.verl.export import equal, plan_to_config
 from wizard.verl.keys import ExportedKey, Unmappable, exported_keys
 from wizard.verl.overrides import OverrideError, parse_override
+from wizard.verl.pools import with_pools
 from wizard.verl.reader import Document, ReadError, flat, read_file
 from wizard.verl.schema import Schema, known_versions, load_schema
 from wizard.verl.versions import to_version
@@ -149,6 +150,7 @@ def config_to_plan(config: VerlConfig, base: Plan) -> Plan:
             if not equal(entry.to_verl(plan), value):
                 plan = plan.replace(entry.path, field)
             decided[key] = entry.path
+    plan = with_pools(plan, config)
     rest = {**dict(base.extra_overrides), **_rest(config, plan, decided)}
     return dataclasses.replace(plan, extra_overrides=tuple(rest.items()))
 

@@ -9,10 +9,14 @@ move them: 0.9.1 `trainer/ppo/v1/trainer_base.py` (`_init_resource_pool_mgr`), 0
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
-from wizard.plan import GpuGroup, Plan, Role
+from wizard.plan import GpuGroup, Placement, Plan, Role
+from wizard.verl.config import VerlConfig
+from wizard.verl.keys import ROLLOUT
 from wizard.verl.schema import load_schema
+from wizard.verl.versions import to_version
 
 LAUNCHED: tuple[Role, ...] = ("critic", "ref")
 """Roles that a launcher can give a pool of their own."""
@@ -48,3 +52,24 @@ def is_v1(plan: Plan) -> bool:
     return load_schema(plan.target.verl_version).minor >= (0, 9) and (
         dict(plan.extra_overrides).get("trainer.use_v1") is not False
     )
+
+
+def with_pools(plan: Plan, config: VerlConfig) -> Plan:
+    """Return the Plan with a group for each pool that the configuration makes; its machine then holds them all."""
+    blocks: dict[Role, str] = {}
+    if config.get("trainer.v1.trainer_mode") == "separate_async" and not config.get("actor_rollout_ref.hybrid_engine"):
+        blocks["rollout"] = ROLLOUT
+    reward = to_version("reward.reward_model", config.schema.minor)
+    if config.get(f"{reward}.enable") is True and config.get(f"{reward}.enable_resource_pool") is True:
+        blocks["reward"] = reward
+    sizes = {role: (config.get(f"{at}.nnodes"), config.get(f"{at}.n_gpus_per_node")) for role, at in blocks.items()}
+    if not sizes or not all(isinstance(number, int) and number > 0 for size in sizes.values() for number in size):
+        return plan
+    stay = tuple(role for role in plan.roles if role not in sizes)
+    apart = tuple(GpuGroup((role,), nodes, gpus) for role, (nodes, gpus) in sizes.items())
+    groups = (GpuGroup(stay, plan.machine.nodes, plan.machine.gpus_per_node), *apart)
+    nodes, gpus = [group.nodes for group in groups], [group.gpus_per_node for group in groups]
+    # Groups over equally many nodes lie side by side on each; others each have nodes of their own.
+    whole = (nodes[0], sum(gpus)) if len(set(nodes)) == 1 else (sum(nodes), max(gpus))
+    machine = dataclasses.replace(plan.machine, nodes=whole[0], gpus_per_node=whole[1])
+    return dataclasses.replace(plan, machine=machine, placement=Placement(groups))
