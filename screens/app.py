@@ -166,7 +166,8 @@ class WizardApp(App[int], inherit_bindings=False):
         A step shows Plan and findings by itself once it stands.
         """
         screen = self.screen_stack[-1] if self.screen_stack else None
-        return screen if isinstance(screen, StepScreen) and screen.is_mounted else None
+        # One that closes loses its widgets first.
+        return screen if isinstance(screen, StepScreen) and screen.is_mounted and screen.children else None
 
     def _changed(self) -> None:
         step = self._step_on_top

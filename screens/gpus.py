@@ -165,10 +165,10 @@ class GpusScreen(StepScreen):
     @on(Select.Changed)
     @on(Input.Changed)
     def _field_changed(self, event: Select.Changed | Input.Changed) -> None:
-        """Take what the person changed; a field's echo of what was written into it is not that."""
+        """Take what the person changed: not a field's echo of what it was made with or what was written into it."""
         event.stop()
         field = event.control.id or ""
-        if self._written.get(field) == event.value:
+        if event.value != event.control.value or event.value == self._written.get(field):
             return
         self._written[field] = str(event.value)
         if field == "description":

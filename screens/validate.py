@@ -65,6 +65,7 @@ class ValidateScreen(StepScreen):
     DEFAULT_CSS = """
     ValidateScreen #controls { height: 1; overflow-x: auto; scrollbar-size-horizontal: 0; }
     ValidateScreen #controls Input { width: 8; }
+    ValidateScreen #controls Button { min-width: 9; }
     ValidateScreen #controls Label { padding: 0 1; }
     ValidateScreen #diagnosis { height: auto; }
     ValidateScreen #verdict { text-style: bold; height: auto; }

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import DataTable, Input
 
 from screens.app import WizardApp
 from screens.base import StepScreen
+from screens.debug import DebugScreen
 from screens.steps import STEPS
 from screens.validate import ValidateScreen, _predicted
 from screens.widgets.validation_panel import ValidationPanel
+from wizard.debugging.compare import Observed
+from wizard.debugging.ladder import ABOUT, CHECKS, DDP, FSDP, ONE_DEVICE, Rung
+from wizard.debugging.session import DebugSession, RungResult, RungStarted
+from wizard.diagnosis import diagnose_verdict
 from wizard.model.catalog import preset
 from wizard.model.errors import ModelError
+from wizard.placing import laid_out
 from wizard.plan import Fsdp, Plan
 from wizard.probe.gpu_report import Gpu, GpuMemory, GpuProcess, GpuReport, Link, Visible, VisibleDevice
 from wizard.probe.host import Host
@@ -30,6 +37,7 @@ from wizard.validation.events import Event
 from wizard.validation.spec import ValidationSpec
 from wizard.validation.verdict import Verdict
 
+Act = Callable[[Pilot[Any]], Awaitable[None]]
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 GIB = 1 << 30
 PYTHON = "/opt/train/bin/python"
@@ -77,14 +85,16 @@ GPUS = GpuReport(
     visible=Visible(None, tuple(VisibleDevice(index) for index in range(8))),
 )
 STEPS_OF_RUN = ("environment", "load", "wrap", "forward", "backward", "optimizer", "benchmark", "parity")
+CAUSE = "Could not find any of the transformer layer classes to wrap in the model: ['Qwen2DecoderLayr']"
+WRAP_FAILED = Verdict("failed", "wrap", 3, CAUSE, {"exception": "Exception", "message": CAUSE, "frames": []})
 SPEC = ValidationSpec(model="", model_config={}, world_size=8, device="cuda", strategy="fsdp2")
 
 
 class FixedReader:
     """Stands where NVML is read."""
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    def __init__(self, gpus: GpuReport) -> None:
+        self._gpus = gpus
 
     def __enter__(self) -> FixedReader:
         return self
@@ -93,7 +103,7 @@ class FixedReader:
         pass
 
     def read(self) -> GpuReport:
-        return GPUS
+        return self._gpus
 
     def refresh(self, report: GpuReport) -> GpuReport:
         return report
@@ -111,12 +121,12 @@ async def _offline(*_: object, **__: object) -> None:
 
 
 @contextlib.contextmanager
-def fixed_host(rows: tuple[Row, ...] = ROWS) -> Iterator[None]:
+def fixed_host(rows: tuple[Row, ...] = ROWS, gpus: GpuReport = GPUS) -> Iterator[None]:
     """Give the screens the facts of one imagined node."""
     with (
         patch("wizard.probe.environment.read_rows", lambda *_, **__: iter(rows)),
         patch("wizard.probe.gpus.read_gpus", lambda *_, **__: GPUS),
-        patch("screens.gpus.GpuReader", FixedReader),
+        patch("screens.gpus.GpuReader", lambda *_, **__: FixedReader(gpus)),
         patch("screens.gpus.read_host", lambda: HOST),
         patch("wizard.model.process.InspectorProcess.warm", _cold),
     ):
@@ -231,9 +241,7 @@ async def _passed(pilot: Pilot[Any]) -> None:
 
 
 async def _failed(pilot: Pilot[Any]) -> None:
-    cause = "Could not find any of the transformer layer classes to wrap in the model: ['Qwen2DecoderLayr']"
-    failure = {"exception": "Exception", "message": cause, "frames": []}
-    await _run(pilot, "wrap", Verdict("failed", "wrap", 3, cause, failure))
+    await _run(pilot, "wrap", WRAP_FAILED)
 
 
 async def _help(pilot: Pilot[Any]) -> None:
@@ -248,9 +256,60 @@ def _with(**changes: Any) -> Plan:
 
 def _critic() -> Plan:
     plan = starter().replace("algorithm.name", "ppo").replace("rollout.n", 1)
-    from wizard.placing import separate_critic
+    return plan.replace("placement.groups", laid_out(plan, "critic"))
 
-    return plan.replace("placement.groups", separate_critic(plan))
+
+def _crowded() -> Plan:
+    return dataclasses.replace(starter(), machine=parse_machine("2x24GB,cc8.9,ram=64GB"))
+
+
+async def _wrong_groups(pilot: Pilot[Any]) -> None:
+    await _fill(pilot, "#groups", "actor=everywhere")
+
+
+async def _leaving(pilot: Pilot[Any]) -> None:
+    await _running(pilot)
+    await pilot.press("ctrl+q")
+
+
+def _climb(results: tuple[RungResult, ...], then: RungStarted | None, found: Verdict | None) -> Callable[..., Any]:
+    async def climb(session: DebugSession) -> AsyncIterator[RungStarted | RungResult]:
+        for result in results:
+            session.attempt.results.append(result)
+            yield result
+        if found is not None:
+            session.attempt.diagnosis = diagnose_verdict(found, session.plan)
+        if then is not None:
+            yield then
+            await asyncio.Event().wait()
+
+    return climb
+
+
+def _debug(failed: RungResult | None = None, then: RungStarted | None = None) -> Act:
+    """Return what shows the ladder: up to a rung that failed, that runs, or to its end."""
+    rungs = (CHECKS, ONE_DEVICE, DDP) if failed or then else tuple(ABOUT)
+    passed = tuple(
+        RungResult(Rung(name, None), "passed", observed=_seen(number), seconds=9.1 + number) if name != CHECKS
+        else RungResult(Rung(name, None), "passed") for number, name in enumerate(rungs)
+    )  # fmt: skip
+
+    async def show(pilot: Pilot[Any]) -> None:
+        app = pilot.app
+        assert isinstance(app, WizardApp)
+        results = (*passed, *([failed] if failed else []))
+        with patch.object(DebugSession, "climb", _climb(results, then, WRAP_FAILED if failed else None)):
+            screen = DebugScreen(app.plan, lambda _: SPEC)
+            app.push_screen(screen)
+            while not (screen.is_mounted and len(screen.query_one(DataTable).rows) == len(results)):
+                await pilot.pause()
+            await pilot.pause()
+
+    return show
+
+
+def _seen(number: int) -> Observed:
+    return Observed({"loss": 12.31264, "gradient_norm": 5.21873}, {}, (17 + number) * GIB, 8.0)
 
 
 @dataclass(frozen=True)
@@ -259,8 +318,9 @@ class Scene:
 
     step_id: str
     plan: Callable[[], Plan] = starter
-    act: Callable[[Pilot[Any]], Awaitable[None]] = _nothing
+    act: Act = _nothing
     rows: tuple[Row, ...] = ROWS
+    gpus: GpuReport = GPUS
 
     def app(self, folder: Path, **options: Any) -> WizardApp:
         """Return the application that shows it."""
@@ -287,22 +347,31 @@ class Scene:
         await pilot.pause()
 
 
+FSDP_FAILED = RungResult(Rung(FSDP, None), "failed", CAUSE)
 WRONG_CLASS = Fsdp(wrap_classes=("Qwen2DecoderLayr",))
 SCENES: dict[str, Scene] = {
     **{step.id: Scene(step.id) for step in STEPS},
     "environment_asking": Scene("environment", rows=ROWS[:1]),
+    "gpus_empty": Scene("gpus", plan=Plan, gpus=GpuReport("absent")),
     "gpus_error": Scene("gpus", act=_wrong_machine),
     "model_error": Scene("model", act=_offline_model),
+    "layer_classes_empty": Scene("layer_classes", plan=Plan),
     "layer_classes_error": Scene("layer_classes", plan=lambda: _with(actor=WRONG_CLASS)),
     "precision_error": Scene("precision", plan=lambda: starter().replace("actor.reduce_dtype", "bf16")),
     "precision_help": Scene("precision", act=_help),
     "offload_policy": Scene("offload", plan=lambda: starter().replace("actor.offload_policy", True)),
+    "offload_error": Scene("offload", plan=_crowded),
     "batches_error": Scene("batches", act=_wrong_number),
     "placement_critic": Scene("placement", plan=_critic),
+    "placement_error": Scene("placement", act=_wrong_groups),
     "review_error": Scene("review", plan=lambda: starter().replace("actor.reduce_dtype", "bf16")),
     "review_written": Scene("review", act=_written),
     "validate_running": Scene("validate", act=_running),
     "validate_failed": Scene("validate", plan=lambda: _with(actor=WRONG_CLASS), act=_failed),
     "validate_passed": Scene("validate", act=_passed),
+    "validate_leaving": Scene("validate", act=_leaving),
+    "debug_running": Scene("validate", act=_debug(then=RungStarted(Rung(FSDP, None)))),
+    "debug_failed": Scene("validate", plan=lambda: _with(actor=WRONG_CLASS), act=_debug(FSDP_FAILED)),
+    "debug_passed": Scene("validate", act=_debug()),
 }
 """By name; a step's own name is its filled state."""

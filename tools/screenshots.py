@@ -21,7 +21,7 @@ SHOWN = (
 async def picture(name: str, size: tuple[int, int] = SIZE) -> str:
     """Return one screen as SVG; the same bytes on every machine."""
     scene = SCENES[name]
-    with tempfile.TemporaryDirectory() as folder, fixed_host(scene.rows):
+    with tempfile.TemporaryDirectory() as folder, fixed_host(scene.rows, scene.gpus):
         app = scene.app(Path(folder))
         async with app.run_test(size=size) as pilot:
             await scene.play(pilot)
