@@ -10,10 +10,10 @@ import json
 import sys
 
 import ray
+import verl  # noqa: F401  imports the first folder's module
 from hydra import compose, initialize_config_dir
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table, remove_placement_group
-from verl.trainer.ppo.utils import Role
 
 MODULE = "verl_wizard_roles"
 CPUS, GPUS = 32, 8
@@ -71,7 +71,6 @@ def main(folders):
         if hasattr(trainer, "_make_ref_workers") and folder == folders[0]:
             trainer._make_ref_workers()
             told["ref_workers"] = trainer.ref_policy_wg.world_size
-        assert set(trainer.role_worker_mapping) <= set(manager.mapping)
         told["workers"] = sorted(role.name for role in trainer.role_worker_mapping)
         print("POOLS", json.dumps(told), flush=True)
         for pool in manager.resource_pool_dict.values():
@@ -79,5 +78,4 @@ def main(folders):
                 remove_placement_group(group)
 
 
-assert Role.RefPolicy
 main(sys.argv[1:])

@@ -23,7 +23,7 @@ from wizard.starter import fitted_plan, starter_plan
 from wizard.verl.overrides import parse_override
 
 MODULE = "verl_wizard_roles.py"
-APART = "actor+rollout={0}x4; critic={0}x2; ref={0}x2"
+APART = "actor+rollout={0}x4; critic={0}x3; ref={0}x1"
 
 
 def ppo(groups: str, nodes: int = 1, **fields: Any) -> Plan:
@@ -150,4 +150,4 @@ def test_verls_resource_pool_manager_makes_every_pool(tmp_path: Path):
             assert nodes_of_each == [1] * group.nodes, "a group's share of a node lies on one node"
             assert nodes == group.nodes
     assert told[0]["gpus"] == 8
-    assert told[0]["ref_workers"] == 2
+    assert told[0]["ref_workers"] == 1
