@@ -23,7 +23,7 @@ from wizard.validation.spec import RankSpec, write_spec
 from wizard.validation.stacks import ask_stacks
 from wizard.validation.verdict import RunState, Verdict, with_stacks
 
-POLL_SECONDS = 0.1
+POLL_SECONDS, BREATH_SECONDS = 0.1, 0.02
 LOG_TAIL_BYTES = 64 << 10
 END_SECONDS = 10.0
 """How long the agent may take to end its processes; it needs `agent.GRACE_SECONDS` for those that resist."""
@@ -107,7 +107,10 @@ class Run:
                     self.verdict = explain_loss(verdict, self.folder, self._kernel)
                 elif not ended:
                     self.verdict = await self._so_far()
-                if self.verdict is None and not ended:
+                if self.verdict is None and not self._reader.caught_up:
+                    # What waits is read soon, but the display has its turn in between.
+                    await asyncio.sleep(BREATH_SECONDS)
+                elif self.verdict is None and not ended:
                     with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(asyncio.shield(self._process.wait()), POLL_SECONDS)
         finally:

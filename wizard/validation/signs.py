@@ -8,7 +8,7 @@ from pathlib import Path
 from wizard.validation.events import MAX_LINE_BYTES, Event, parse_line
 from wizard.validation.reporter import event_file, heartbeat_file
 
-READ_BYTES = 1 << 20
+READ_BYTES = 64 << 10
 """Read of one rank's file at a time, so that a flood of events neither holds up the display nor fills the memory."""
 
 
