@@ -135,6 +135,13 @@ def test_a_wrong_entry_is_left_out_and_said(tmp_path: Path, text: str, said: lis
     assert "next" not in found.keys
 
 
+def test_the_example_in_the_documentation_holds(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text(encoding="utf-8")
+    found = read_keys(file_of(tmp_path, text.split("```yaml\n")[1].split("```")[0]))
+    assert found.problems == ()
+    assert found.keys["next"] == "f10,ctrl+n"
+
+
 def test_keys_that_only_other_screens_use_are_free(tmp_path: Path) -> None:
     found = read_keys(file_of(tmp_path, "debug-cancel: f7\nanswer-yes: u\nvalidate-start: f11\n"))
     assert found == UserKeys({"debug-cancel": "f7", "answer-yes": "u", "validate-start": "f11"})
