@@ -104,8 +104,8 @@ class WizardApp(App[int], inherit_bindings=False):
     ) -> None:
         super().__init__()
         self.user_keys = keys
-        self.session = Session(plan, path)
-        self.python = python or plan.target.python
+        self._asked_python = python
+        self.session = Session(self._on_asked_python(plan), path)
         self.findings: tuple[Finding, ...] = ()
         self.inspector = InspectorProcess(self.python)
         self._offer = offer
@@ -135,6 +135,15 @@ class WizardApp(App[int], inherit_bindings=False):
     def plan(self) -> Plan:
         """The answers so far."""
         return self.session.plan
+
+    @property
+    def python(self) -> str:
+        """The interpreter that trains; empty for the one this runs in."""
+        return self.plan.target.python
+
+    def _on_asked_python(self, plan: Plan) -> Plan:
+        """Return a Plan with the interpreter of the command line, which goes before the one in a file."""
+        return plan.replace("target.python", self._asked_python) if self._asked_python else plan
 
     def edit(self, path: str, value: object) -> None:
         """Change one field; a value it cannot have is said and changes nothing."""
@@ -170,6 +179,7 @@ class WizardApp(App[int], inherit_bindings=False):
         return screen if isinstance(screen, StepScreen) and screen.is_mounted and screen.children else None
 
     def _changed(self) -> None:
+        self.inspector.python = self.python
         step = self._step_on_top
         if step is not None:
             step.plan_changed(self.plan)
@@ -208,7 +218,7 @@ class WizardApp(App[int], inherit_bindings=False):
         def answered(resume: bool | None) -> None:
             self._offer = None
             if resume:
-                self.session.begin(offer.plan)
+                self.session.begin(self._on_asked_python(offer.plan))
                 self._changed()
             else:
                 try:

@@ -71,8 +71,6 @@ class EnvironmentScreen(StepScreen):
             table.add_column(name, key=name, width=width)
         for name in ORDER:
             table.add_row(name, WAITING, WAITING, "", key=name)
-        if self.app.python and not self.app.plan.target.python:
-            self.app.edit("target.python", self.app.python)
         table.focus()
         # Not yet: another interpreter that starts now would take the processor from the first paint.
         self.call_after_refresh(self.action_probe)

@@ -146,13 +146,14 @@ class ValidateScreen(StepScreen):
 
     def action_explain(self) -> None:
         """Ask for the log of a training, or a run folder, and say why it failed."""
-        self.app.push_screen(Ask("Why did it fail? A training log, or the run folder of a validation."), self._read)
+        self.app.push_screen(Ask("Why did it fail? A training log, or the run folder of a validation."), self._named)
+
+    def _named(self, name: str | None) -> None:
+        if name:
+            self._read(Path(name).expanduser())
 
     @work(exclusive=True, group="log", exit_on_error=False)
-    async def _read(self, name: str | None) -> None:
-        if not name:
-            return
-        path = Path(name).expanduser()
+    async def _read(self, path: Path) -> None:
         self._say(f"Reading {printable(str(path))} …")
         try:
             # A thread: logs of gigabytes take their time.

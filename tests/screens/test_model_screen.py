@@ -173,3 +173,19 @@ async def test_hostile_names_stay_text(app: WizardApp) -> None:
         await until(pilot, lambda: "no such folder" in said(screen, "#state"))
         assert "\x1b" not in said(screen, "#state")
         assert "[bold]such" in said(screen, "#state")
+
+
+async def test_another_interpreter_answers_from_then_on(tmp_path: Path) -> None:
+    """The one in the Plan is asked at each moment, whoever was asked before."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    app = WizardApp(Plan(), tmp_path / "verl-wizard.yaml")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.inspector.warm()
+        app.edit("target.python", "/nonexistent/python")
+        screen = await model_step(pilot)
+        await type_model(pilot, screen, str(tmp_path))
+        await until(pilot, lambda: "/nonexistent/python" in said(screen, "#state"))
+        app.edit("target.python", "")
+        await type_model(pilot, screen, str(tmp_path))
+        await until(pilot, lambda: app.plan.model.id == str(tmp_path))
+        assert app.plan.architecture is not None

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files; exit 1 with the findings on stderr, and nothing written, when verl would fail or run out of memory."""
+    """Write the files; exit 1 with the findings on stderr, and nothing written, when verl would fail or lack memory."""
     edits = [tuple(edit.split("=", 1)) for edit in arguments.edits]
     wrong = next((edit for edit in edits if len(edit) != 2), None)
     if wrong is not None:

@@ -23,6 +23,8 @@ class InspectorProcess:
 
     def __init__(self, python: str = "") -> None:
         self.python = python
+        """The target interpreter; when it is changed, the next question starts another process."""
+        self._of = python
         self._process: asyncio.subprocess.Process | None = None
         self._stderr = b""
         self._reader: asyncio.Task[None] | None = None
@@ -78,8 +80,11 @@ class InspectorProcess:
         await self._stop()
 
     async def _started(self, model: str = "inspector") -> asyncio.subprocess.Process:
+        if self._of != self.python:
+            await self._stop()
         if self._process is not None and self._process.returncode is None:
             return self._process
+        self._of = self.python
         command = target_command(self.python, MODULE)
         try:
             process = await asyncio.create_subprocess_exec(
