@@ -26,7 +26,8 @@ CAUSES = (
             r"|Placement group .* cannot be created|Insufficient cluster resources"
         ),
         "No node can hold a bundle of the placement group ({what}{request}); verl waits without an error.",
-        "verl asks for 3 CPUs a GPU on one node: give Ray more CPUs (ray start --num-cpus) or fewer GPUs a node.",
+        "verl 0.7 to 0.9 ask for 3 CPUs a GPU on one node, 0.9 for nine more (TransferQueue): give Ray more CPUs "
+        "(ray start --num-cpus), or fewer GPUs a node.",
         level=Level.SYMPTOM,
         rule="ray-cpus",
         source="ray autoscaler; verl 0.9.1 `single_controller/ray/base.py` (`max_colocate_count` = 3)",
