@@ -20,7 +20,7 @@ from wizard.probe.machine import parse_machine
 from wizard.starter import starter_plan
 
 NAMES = {
-    "quotes": "it's \"a\"",
+    "quotes": 'it\'s "a"',
     "commands": "$(touch owned) `touch owned` ; touch owned & touch owned | cat",
     "line breaks": "a\ntouch owned\n#",
     "variables": "$HOME ${HOME} ${oc.env:HOME} !x ~ *",
@@ -57,7 +57,9 @@ def test_scripts_run_with_exactly_these_arguments(hostile: tuple[Plan, Path, Pat
     for script in folder.glob("*.sh"):
         assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
         if shutil.which("shellcheck"):
-            done = subprocess.run(["shellcheck", "--exclude=SC2016", script], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["shellcheck", "--exclude=SC2016", script], capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, done.stdout
     subprocess.run([folder / "run.sh", f"trainer.experiment_name={name}"], check=True, cwd=tmp_path)
     expected = ["-m", "verl.trainer.main_ppo", "--config-dir", str(folder), "--config-name", "run"]
@@ -112,4 +114,7 @@ def test_sbatch_directives_hold_no_name(hostile: tuple[Plan, Path, Path, str], t
     assert not list(tmp_path.rglob("owned"))
     directives = [line for line in (folder / "slurm.sh").read_text().splitlines() if line.startswith("#SBATCH")]
     assert len(directives) == 6
-    assert all(set(line) <= set("#SBATCH --=abcdefghijklmnopqrstuvwxyz0123456789_.ABCDEFGHIJKLMNOPQRSTUVWXYZ") for line in directives)
+    assert all(
+        set(line) <= set("#SBATCH --=abcdefghijklmnopqrstuvwxyz0123456789_.ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        for line in directives
+    )
