@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import work
 from textual.app import App
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.events import DescendantFocus
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
@@ -20,6 +20,7 @@ from textual.timer import Timer
 from textual.widgets import Input, OptionList
 from textual.worker import WorkerFailed
 
+from screens.app_bindings import APP_BINDINGS, STEP_ACTIONS
 from screens.base import StepScreen
 from screens.keymap import DEFAULT_KEYS, UserKeys, keyed, shown_key
 from screens.line_filters import AsciiFilter, JoinFilter, PrintableFilter
@@ -37,18 +38,6 @@ from wizard.session import Session
 
 JUDGE_SECONDS = 0.08
 """Pause in typing after which rules and predictor look at the Plan."""
-LETTERS = (
-    ("question_mark", "help", "help", "Help"),
-    ("b", "previous_step", "back", "Back"),
-    ("n", "next_step", "next", "Next"),
-    ("x", "fix", "fix", "Fix"),
-    ("g", "steps", "steps", "Steps"),
-    ("u", "undo", "undo", "Undo"),
-    ("r", "redo", "redo", "Redo"),
-    ("q", "quit", "quit", "Quit"),
-)
-"""Commands by letter, where no field takes letters: for terminals that keep the function keys."""
-STEP_ACTIONS = frozenset(action for _, action, *_ in LETTERS) - {"quit"}
 PROBLEM_SECONDS = 20.0
 """How long it is shown that an entry of the file of keys was left out."""
 INTERRUPT_SECONDS = 5.0
@@ -71,24 +60,7 @@ class WizardApp(App[int], inherit_bindings=False):
     FindingsPanel:nocolor:focus { border-top: heavy $accent; }
     RichLog:nocolor:focus, VerticalScroll:nocolor:focus { border-left: heavy $accent; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        # Priority: keys that arrive in one burst, as over a slow line, must each meet the focus the one before left.
-        Binding("f1", "help", "Help", id="help", tooltip="Explain this step and the field", priority=True),
-        Binding("f2", "previous_step", "Back", id="back", tooltip="Step before", priority=True),
-        Binding("f3", "next_step", "Next", id="next", tooltip="Next step", priority=True),
-        Binding("f4", "fix", "Fix", id="fix", tooltip="Apply the first fix", priority=True),
-        Binding("f6", "steps", "Steps", id="steps", tooltip="Choose a step", priority=True),
-        Binding("f7", "undo", "Undo", id="undo", tooltip="Take the last change back", priority=True),
-        Binding("f8", "redo", "Redo", id="redo", tooltip="Make it again", priority=True, show=False),
-        Binding("ctrl+q", "quit", "Quit", id="quit", tooltip="Save and leave", priority=True),
-        Binding("ctrl+p", "command_palette", "All commands", id="commands", show=False, priority=True),
-        Binding("ctrl+c", "interrupt", "Quit (twice)", id="interrupt", show=False, priority=True),
-        Binding("tab", "focus_next", "Next field", id="next-field", show=False, priority=True),
-        Binding("shift+tab", "focus_previous", "Field before", id="previous-field", show=False, priority=True),
-        Binding("escape", "leave_field", "Leave field", id="leave-field", show=False),
-        Binding("ctrl+z", "suspend_process", "To the shell", id="suspend", show=False),
-        *(Binding(key, action, about, id=f"{name}-letter", show=False) for key, action, name, about in LETTERS),
-    ]
+    BINDINGS = APP_BINDINGS
 
     def __init__(
         self,

@@ -186,7 +186,8 @@ def _clashes(keys: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
 
 def _of_the_app(owner: type[DOMNode]) -> Iterator[Binding]:
     """Yield the application's bindings that reach a screen."""
-    from screens.app import STEP_ACTIONS, WizardApp
+    from screens.app import WizardApp
+    from screens.app_bindings import STEP_ACTIONS
     from screens.base import StepScreen
 
     for binding in bindings_of(WizardApp):
