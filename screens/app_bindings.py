@@ -13,9 +13,10 @@ LETTERS = (
     ("u", "undo", "undo", "Undo"),
     ("r", "redo", "redo", "Redo"),
     ("q", "quit", "quit", "Quit"),
+    ("slash", "command_palette", "commands", "All commands"),
 )
 """Commands by letter, where no field takes letters: for terminals that keep the function keys."""
-STEP_ACTIONS = frozenset(action for _, action, *_ in LETTERS) - {"quit"}
+STEP_ACTIONS = frozenset(action for _, action, *_ in LETTERS) - {"quit", "command_palette"}
 APP_BINDINGS: list[BindingType] = [
     # Priority: keys that arrive in one burst, as over a slow line, must each meet the focus the one before left.
     Binding("f1", "help", "Help", id="help", tooltip="Explain this step and the field", priority=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+import pytest
 from screen_driver import drawn, standing, to_step, until
 from screen_scenes import fixed_host, starter
 from terminal import Terminal
@@ -65,12 +66,13 @@ def test_the_terminal_is_sent_osc_52(tmp_path: Path) -> None:
     assert base64.b64decode(sent).startswith(b"python ")
 
 
-async def test_the_palette_finds_a_field_and_goes_there(app: WizardApp) -> None:
+@pytest.mark.parametrize("key", ["ctrl+p", "slash"])
+async def test_the_palette_finds_a_field_and_goes_there(app: WizardApp, key: str) -> None:
     app.session.begin(starter())
     with fixed_host():
         async with app.run_test(size=SIZE) as pilot:
             await standing(pilot, "environment")
-            await pilot.press("ctrl+p")
+            await pilot.press("escape", key)
             await until(pilot, lambda: isinstance(app.screen, CommandPalette))
             await pilot.press(*"ulysses_size")
             palette = app.screen.query_one(OptionList)
