@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 from wizard.findings import Finding, Fix
+from wizard.placing import groups_text
+from wizard.plan import GpuGroup
 from wizard.scrub import HIDDEN, hide_secrets, is_secret
 from wizard.text import printable
 
@@ -58,6 +60,9 @@ def finding_data(finding: Finding) -> dict[str, Any]:
 
 
 def _shown(field: str, value: Any) -> Any:
+    if isinstance(value, tuple) and value and all(isinstance(item, GpuGroup) for item in value):
+        # As the placement step takes them.
+        return groups_text(value)
     return HIDDEN if is_secret(field, value) else value
 
 

@@ -234,6 +234,18 @@ def test_a_plan_is_mended_as_a_plan(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert load_plan(out).architecture == load_plan(path).architecture
 
 
+def test_a_plans_groups_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["generate", "--model", "tiny", "--gpus", "4x80GB", "--algorithm", "ppo", "--out", str(tmp_path)]) == 0
+    path = tmp_path / "verl-wizard.yaml"
+    twice = "[{roles: [actor, rollout], nodes: 1, gpus_per_node: 2}, {roles: [critic, actor], nodes: 1, gpus_per_node: 2}]"
+    path.write_text(path.read_text(encoding="utf-8").replace("groups: []", f"groups: {twice}", 1), encoding="utf-8")
+    capsys.readouterr()
+    code, found = findings(capsys, path)
+    assert code == 1
+    assert "placement-twice" in {finding["id"] for finding in found}
+    assert main(["check", str(path), "--fix", "--out", str(tmp_path / "fixed.yaml")]) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

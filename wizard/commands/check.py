@@ -16,9 +16,11 @@ from wizard.findings import Finding, Severity
 from wizard.findings_text import finding_data, finding_lines
 from wizard.plan import PlanError
 from wizard.rules import Facts, check_config
+from wizard.rules.placement import check_placement
 from wizard.scrub import hide_secrets
 from wizard.text import printable_lines
 from wizard.verl.importer import Imported, import_argv, import_file
+from wizard.verl.pools import launched_ranks
 from wizard.verl.reader import ReadError
 from wizard.verl.schema import SchemaError
 
@@ -76,7 +78,7 @@ def report(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
 
     What a program reads has stdout to itself: the JSON, else the corrected overrides of an argument list.
     """
-    findings = sorted(check_config(found.config, facts), key=lambda finding: _ORDER.index(finding.severity))
+    findings = sorted(_findings(found, facts), key=lambda finding: _ORDER.index(finding.severity))
     corrected_argv = arguments.fix and found.kind == "argv"
     if arguments.json:
         json.dump({"findings": [finding_data(finding) for finding in findings]}, sys.stdout, allow_nan=False)
@@ -86,6 +88,15 @@ def report(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
     if arguments.fix:
         return _fix(found, facts, arguments)
     return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
+
+
+def _findings(found: Imported, facts: Facts) -> tuple[Finding, ...]:
+    return (*check_config(found.config, facts), *_of_groups(found))
+
+
+def _of_groups(found: Imported) -> tuple[Finding, ...]:
+    """Return the findings of a Plan's groups: they are in no verl key, so that no rule of a configuration sees them."""
+    return tuple(check_placement(found.plan)) if found.kind == "plan" and found.plan else ()
 
 
 def facts_of(arguments: argparse.Namespace, found: Imported) -> Facts:
@@ -121,7 +132,8 @@ def facts_of(arguments: argparse.Namespace, found: Imported) -> Facts:
         except ModelError as error:
             raise FactsError(str(error)) from error
     critic = found.config.get("critic.model.path")
-    return Facts(machine, architecture, known(str(critic)) if critic else None, {})
+    ranks = launched_ranks(found.plan) if found.kind == "plan" and found.plan else {}
+    return Facts(machine, architecture, known(str(critic)) if critic else None, {}, ranks=ranks)
 
 
 def _text(findings: Sequence[Finding], found: Imported) -> str:
@@ -152,7 +164,9 @@ def _fix(found: Imported, facts: Facts, arguments: argparse.Namespace) -> int:
         except OSError as error:
             return fail(f"{target}: cannot be written: {error.strerror}", 2)
         print(f"verl-wizard: written {target}", file=sys.stderr)
-    return 1 if still_wrong(result, facts) else 0
+    # Groups are the person's to change: the corrected copy has them as they were.
+    wrong_groups = any(finding.severity is Severity.ERROR for finding in _of_groups(found))
+    return 1 if wrong_groups or still_wrong(result, facts) else 0
 
 
 def _mode(source: str) -> int:
