@@ -204,6 +204,7 @@ BROKEN = (
     Broken("fsdp-size", {f"{FSDP}.fsdp_size": 0}, f"{FSDP}.fsdp_size", "error", "workers", note="zero"),
     Broken("hsdp", {f"{FSDP}.fsdp_size": 4}, f"{FSDP}.fsdp_size", "note", "silent"),
     Broken("ulysses-world", {SP: 16}, SP, "error", "workers"),
+    Broken("ulysses-world", {SP: 0}, SP, "error", "workers", note="zero"),
     Broken("ulysses-heads", {SP: 8}, SP, "error", "workers", note="28 heads"),
     Broken(
         "ulysses-remove-padding",

@@ -110,6 +110,11 @@ def ulysses_world(case: Case) -> Iterator[Found]:
     """Above the number of GPUs verl stops with an assertion without text; a size that does not divide them leaves
     ranks out of the mesh, and the others hang."""
     for role in case.engines:
+        key = case.ulysses_key(role)
+        if case.number(key, 1) < 1:
+            text = f"sequence parallel size {case.number(key)} of the {role} is below 1: verl divides the GPUs by it."
+            yield Found(key, text, (_set_size(case, (role,), 1),))
+            continue
         size, ranks = case.ulysses(role), case.ranks(role)
         if size > ranks or ranks % size:
             text = f"sequence parallel size {size} of the {role} does not divide {ranks} GPUs."
